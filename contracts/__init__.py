@@ -1,0 +1,1 @@
+"""The wire of Rienda: events, questions, their types and errors; imports pydantic only."""

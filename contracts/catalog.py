@@ -1,0 +1,351 @@
+"""The one registry: every event, stream, durable and question, with its limits.
+
+Names here are contracts: a renamed durable re-reads its whole stream, a renamed subject strands its
+publishers. The bootstrap step compares the servers with this page (design.md 2, *Streams*).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Literal
+
+from contracts import bootstrap, channel, directory, ledger, rooms
+from contracts.envelope import Answer, Ask, Event, type_name
+from contracts.errors import Invalid
+from contracts.types import Wire
+
+ROOMS: Final = ("ledger", "gateway")
+"""Rooms that exist; `make room` adds one."""
+DEPLOYMENT: Final = "_"
+"""The organization token of what belongs to the deployment."""
+_DAY_S: Final = 86_400
+_MIB: Final = 1024 * 1024
+
+Producer = Literal["channel", "directory", "ledger", "gateway", "room"]
+"""`room`: any room may say it, on its own subject and stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """One event in one version."""
+
+    name: str
+    version: int
+    producer: Producer
+    model: type[Wire]
+    stream: str
+    """Empty for `room`: the stream is the one of the room that says it."""
+    hearers: tuple[str, ...]
+    """Rooms with an `on_<name>`; `channels` hear by core subscription and feed."""
+
+    @property
+    def full_name(self) -> str:
+        """The CloudEvents type, `rienda.<name>.v<version>`."""
+        return type_name(self.name, self.version)
+
+    @property
+    def event_model(self) -> type[Event[Any]]:
+        """`Event[model]`, built once per model."""
+        return event_model(self.model)
+
+
+@cache
+def event_model(model: type[Wire]) -> type[Event[Any]]:
+    """The envelope's class for one kind of data."""
+    return Event[model]  # type: ignore[valid-type]
+
+
+@cache
+def ask_model(model: type[Wire]) -> type[Ask[Any]]:
+    """The question frame's class for one kind of data."""
+    return Ask[model]  # type: ignore[valid-type]
+
+
+@cache
+def answer_model(model: type[Wire]) -> type[Answer[Any]]:
+    """The answer frame's class for one kind of data."""
+    return Answer[model]  # type: ignore[valid-type]
+
+
+EVENTS: Final = (
+    EventType("run_started", 1, "channel", channel.RunStarted, "CHANNEL", ("ledger",)),
+    EventType("run_heartbeat", 1, "channel", channel.RunHeartbeat, "PULSE", ("ledger",)),
+    EventType("run_finished", 1, "channel", channel.RunFinished, "CHANNEL", ("ledger",)),
+    EventType("usage_reported", 1, "channel", channel.UsageReported, "CHANNEL", ("ledger",)),
+    EventType(
+        "organization_changed",
+        1,
+        "directory",
+        directory.OrganizationChanged,
+        "DIRECTORY",
+        ("ledger",),
+    ),
+    EventType(
+        "agent_published", 1, "directory", directory.AgentPublished, "DIRECTORY", ("ledger",)
+    ),
+    EventType("agent_archived", 1, "directory", directory.AgentArchived, "DIRECTORY", ("ledger",)),
+    EventType(
+        "channel_changed", 1, "directory", directory.ChannelChanged, "DIRECTORY", ("ledger",)
+    ),
+    EventType("run_changed", 1, "ledger", ledger.RunChanged, "LEDGER", ()),
+    EventType("audit_recorded", 1, "room", rooms.AuditRecorded, "", ()),
+    EventType("security_noticed", 1, "room", rooms.SecurityNoticed, "", ()),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """One stream as the server must have it. A full one refuses (`discard: new`)."""
+
+    name: str
+    subjects: tuple[str, ...]
+    storage: Literal["file", "memory"]
+    age_s_max: int
+    """0: without age."""
+    bytes_max: int
+    messages_per_subject_max: int = -1
+    discard: Literal["new", "old"] = "new"
+    duplicate_window_s: int = 600
+
+
+CHANNEL_AGE_S: Final = 7 * _DAY_S
+"""A setting of the deployment; also the bound that an erasure states."""
+ROOM_AGE_S: Final = 30 * _DAY_S
+PULSE_AGE_S: Final = 600
+
+STREAMS: Final = (
+    StreamSpec(
+        "CHANNEL", ("rienda.event.*.channel.>",), "file", CHANNEL_AGE_S, 2_048 * _MIB
+    ),
+    StreamSpec(
+        "DIRECTORY",
+        ("rienda.event.*.directory.>",),
+        "file",
+        0,
+        512 * _MIB,
+        messages_per_subject_max=1,
+    ),
+    StreamSpec(
+        # A pulse that is overtaken is worth nothing: the newest per subject stays, the oldest goes.
+        "PULSE",
+        ("rienda.pulse.*.channel.>",),
+        "memory",
+        PULSE_AGE_S,
+        32 * _MIB,
+        messages_per_subject_max=1,
+        discard="old",
+        duplicate_window_s=60,
+    ),
+    StreamSpec("LEDGER", ("rienda.event.*.ledger.>",), "file", ROOM_AGE_S, 512 * _MIB),
+    StreamSpec("GATEWAY", ("rienda.event.*.gateway.>",), "file", ROOM_AGE_S, 512 * _MIB),
+    StreamSpec(
+        "DEAD", ("rienda.dead.>",), "file", ROOM_AGE_S, 64 * _MIB, discard="old"
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DurableSpec:
+    """One durable pull consumer; made by the bootstrap step, never by a room."""
+
+    room: str
+    stream: str
+    durable: str
+    batch_messages_max: int
+    ack_wait_s: int = 30
+    """Longer than the slowest batch; a batch that takes longer is delivered twice."""
+    deliveries_max: int = 16
+    """A message that is never acknowledged for so long is announced by an advisory."""
+    ack_pending_max: int = 5_000
+    deliver: Literal["all", "new", "last_per_subject"] = "all"
+
+
+DURABLES: Final = (
+    DurableSpec("ledger", "CHANNEL", "ledger", batch_messages_max=500),
+    DurableSpec("ledger", "DIRECTORY", "ledger", batch_messages_max=200),
+    DurableSpec("ledger", "PULSE", "ledger", batch_messages_max=500),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionType:
+    """One question; `channels` may ask it where `asked_by_channels`."""
+
+    room: str
+    name: str
+    ask: type[Wire]
+    answer: type[Wire]
+    asked_by_channels: bool = False
+
+
+QUESTIONS: Final = (
+    QuestionType(
+        "ledger", "authorize", ledger.Authorize, ledger.Authorization, asked_by_channels=True
+    ),
+    QuestionType("ledger", "list_runs", ledger.ListRuns, ledger.RunPage),
+    QuestionType("ledger", "get_run", ledger.GetRun, ledger.RunRow),
+    QuestionType("ledger", "list_entries", ledger.ListEntries, ledger.EntryPage),
+    QuestionType("ledger", "get_spend", ledger.GetSpend, ledger.Spend),
+    QuestionType("ledger", "list_caps", ledger.ListCaps, ledger.CapPage),
+    QuestionType("bootstrap", "issue", bootstrap.IssueCredential, bootstrap.Credential),
+    QuestionType("bootstrap", "revoke", bootstrap.RevokeCredential, bootstrap.Revoked),
+)
+
+_BY_NAME: Final = {event.name: event for event in EVENTS}
+_BY_MODEL: Final = {event.model: event for event in EVENTS}
+_QUESTIONS: Final = {(question.room, question.name): question for question in QUESTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What a subject says about its message. The publisher's rights prove it."""
+
+    org: str
+    producer: str
+    """`channel`, `directory` or a room."""
+    channel_id: str | None
+    event: EventType
+    """The newest version of what is said."""
+    version: int
+    """The version that is said."""
+
+    @property
+    def producer_key(self) -> str:
+        """Who spoke, for inbox keys: `channel:<id>`, `directory` or the room."""
+        return f"channel:{self.channel_id}" if self.channel_id else self.producer
+
+
+_SUBJECT: Final = re.compile(
+    r"rienda\.(?P<kind>event|pulse)\.(?P<org>[a-z0-9][a-z0-9-]{0,62}|_)\."
+    r"(?P<producer>[a-z]+)\.(?P<rest>[^ ]+)\Z"
+)
+_NAME_VERSION: Final = re.compile(r"(?P<name>[a-z_]+)\.v(?P<version>[1-9][0-9]{0,3})\Z")
+
+
+def token_of(*parts: str) -> str:
+    """Hash ids into one subject token: ids may contain dots."""
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
+
+
+def find_event(name: str) -> EventType:
+    """Look an event up by name; older versions of it are upcast to this one.
+
+    Raises:
+        Invalid: `unknown_event`.
+    """
+    found = _BY_NAME.get(name)
+    if found is None:
+        raise Invalid(f"there is no event {name[:100]!r}", reason="unknown_event")
+    return found
+
+
+def event_of(model: type[Wire]) -> EventType:
+    """The event whose data is of this class."""
+    return _BY_MODEL[model]
+
+
+def find_question(room: str, name: str) -> QuestionType:
+    """Look a question up.
+
+    Raises:
+        Invalid: `unknown_question`.
+    """
+    found = _QUESTIONS.get((room, name))
+    if found is None:
+        raise Invalid(f"{room} answers no question {name[:100]!r}", reason="unknown_question")
+    return found
+
+
+def event_subject(
+    event: EventType,
+    org: str,
+    *,
+    channel_id: str | None = None,
+    token: str | None = None,
+    room: str | None = None,
+) -> str:
+    """The subject that an event is published on (design.md 2, *Subjects*)."""
+    tail = f"{event.name}.v{event.version}"
+    if event.producer == "room":
+        if room is None:
+            raise ValueError("an event of any room needs the room that says it")
+        return f"rienda.event.{org}.{room}.{tail}"
+    if event.producer == "channel":
+        if channel_id is None:
+            raise ValueError("a channel's event needs its channel")
+        if event.stream == "PULSE":
+            return f"rienda.pulse.{org}.channel.{channel_id}.{tail}.{token or '-'}"
+        return f"rienda.event.{org}.channel.{channel_id}.{tail}"
+    if event.producer == "directory":
+        if token is None:
+            raise ValueError("a directory entry needs the token of its entity")
+        return f"rienda.event.{org}.directory.{token}.{tail}"
+    return f"rienda.event.{org}.{event.producer}.{tail}"
+
+
+def read_subject(subject: str) -> Address:
+    """Read a subject back.
+
+    Raises:
+        Invalid: `unknown_subject`, `unknown_event`.
+    """
+    match = _SUBJECT.match(subject)
+    if match is None:
+        raise Invalid(f"no event is said on {subject[:200]!r}", reason="unknown_subject")
+    rest = match["rest"].split(".")
+    channel_id: str | None = None
+    if match["producer"] == "channel":
+        channel_id, rest = rest[0], rest[1:]
+    elif match["producer"] == "directory":
+        rest = rest[1:]
+    if match["kind"] == "pulse":
+        rest = rest[:2]
+    name_version = _NAME_VERSION.match(".".join(rest))
+    if name_version is None:
+        raise Invalid(f"no event is said on {subject[:200]!r}", reason="unknown_subject")
+    event = find_event(name_version["name"])
+    version = int(name_version["version"])
+    if version > event.version:
+        raise Invalid(
+            f"{event.name} is known up to version {event.version}", reason="unknown_event"
+        )
+    said_by_any_room = event.producer == "room" and match["producer"] in ROOMS
+    if event.producer != match["producer"] and not said_by_any_room:
+        raise Invalid(f"{match['producer']} does not say {event.name}", reason="unknown_event")
+    return Address(match["org"], match["producer"], channel_id, event, version)
+
+
+def question_subject(question: QuestionType, org: str, kind: str, asker: str) -> str:
+    """`rienda.ask.<org>.<kind>.<asker>.<room>.<question>`: the asker is in the subject."""
+    return f"rienda.ask.{org}.{kind}.{asker}.{question.room}.{question.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a question's subject says about the asker."""
+
+    org: str
+    kind: Literal["channel", "room"]
+    asker: str
+
+
+_ASK: Final = re.compile(
+    r"rienda\.ask\.(?P<org>[a-z0-9][a-z0-9-]{0,62}|_)\.(?P<kind>channel|room)\."
+    r"(?P<asker>[a-z0-9][a-z0-9-]{0,62})\.[a-z]+\.[a-z_]+\Z"
+)
+
+
+def read_question_subject(subject: str) -> Asked:
+    """Read who asks out of a question's subject.
+
+    Raises:
+        Invalid: `unknown_subject`.
+    """
+    match = _ASK.match(subject)
+    if match is None:
+        raise Invalid(f"no question is asked on {subject[:200]!r}", reason="unknown_subject")
+    kind: Literal["channel", "room"] = "channel" if match["kind"] == "channel" else "room"
+    return Asked(match["org"], kind, match["asker"])

@@ -1,0 +1,160 @@
+"""What channels say about runs and money (events.md 1, *Runs and money*).
+
+A run id, an agent id or a request id is the channel's platform's own. Token counts may be any
+64-bit integer: negative or contradictory ones become an entry at 0 with `bad_usage`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from contracts.types import (
+    ENDED_STATUSES,
+    AgentId,
+    Id,
+    Instant,
+    Int64,
+    ModelName,
+    NanoUsd,
+    RunStatus,
+    Sentence,
+    Surface,
+    UsageKind,
+    Wire,
+)
+
+TOOL_COUNT_KEYS_MAX = 32
+
+
+class AskedInChat(Wire):
+    """The chat account that a run was asked from, where no person is linked to it."""
+
+    platform: Id
+    account: Id
+    bot: Id
+
+
+class RunStarted(Wire):
+    """A run began; said once, before its first model request."""
+
+    run_id: Id
+    root_run_id: Id
+    """The run that a person or trigger started; equals `run_id` for a top-level run."""
+    parent_run_id: Id | None = None
+    delegation_id: Id | None = None
+    agent_id: AgentId
+    agent_version: Id | None = None
+    user_id: Id | None
+    """Whom it ran as; null is a statement: nobody."""
+    started_by_user_id: Id | None
+    """The person who started it; null for schedules, triggers, visitors, unlinked accounts."""
+    surface: Surface
+    budget_nanousd: NanoUsd | None = None
+    """The run's own cap."""
+    conversation_id: Id | None = None
+    environment_id: Id | None = None
+    exposure_id: Id | None = None
+    routine_id: Id | None = None
+    goal_id: Id | None = None
+    system_role: Id | None = None
+    """Set for work of the platform itself (titles, reviews); not in its agent's month."""
+    model: ModelName | None = None
+    provider: Id | None = None
+    key_id: Id | None = None
+    asked_in_chat: AskedInChat | None = None
+    started_at: Instant
+
+    @model_validator(mode="after")
+    def _a_root_has_no_parent(self) -> Self:
+        if (self.parent_run_id is None) != (self.root_run_id == self.run_id):
+            raise ValueError("a delegated run names parent_run_id and another root_run_id")
+        if self.parent_run_id == self.run_id:
+            raise ValueError("a run is not its own parent")
+        return self
+
+
+class RunHeartbeat(Wire):
+    """The run's process is alive."""
+
+    run_id: Id
+    at: Instant
+
+
+class RunFinished(Wire):
+    """A run ended. A later end replaces an earlier one."""
+
+    run_id: Id
+    status: RunStatus
+    error: Sentence | None = None
+    """A controlled sentence; never a provider's text."""
+    tools: tuple[Id, ...] = ()
+    """The tools of a loop that was stopped; never their arguments."""
+    missing_delegates: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 0
+    """Delegations that the channel knows of and whose spend it cannot report: a floor."""
+    ended_at: Instant
+
+    @model_validator(mode="after")
+    def _the_status_is_an_end(self) -> Self:
+        if self.status not in ENDED_STATUSES:
+            raise ValueError(f"status {self.status.value} does not end a run")
+        return self
+
+
+class Tokens(Wire):
+    """Counts of one request as its provider reported them."""
+
+    input: Int64 = 0
+    """Uncached + cache_read + cache_write_5m + cache_write_1h."""
+    output: Int64 = 0
+    cache_read: Int64 = 0
+    cache_write_5m: Int64 = 0
+    cache_write_1h: Int64 = 0
+    reasoning: Int64 = 0
+    """Part of `output`."""
+    audio_input: Int64 = 0
+    """Part of `input`."""
+    audio_output: Int64 = 0
+    """Part of `output`."""
+
+
+class PriceContext(Wire):
+    """What else the price depends on."""
+
+    service_tier: Id | None = None
+    processing: Literal["batch"] | None = None
+
+
+class ProviderCost(Wire):
+    """What the provider itself says that the request cost; beats the catalogue."""
+
+    amount: Annotated[str, StringConstraints(max_length=64)]
+    """A decimal number; an amount that is none falls back to the catalogue."""
+    currency: Annotated[str, StringConstraints(max_length=16)]
+
+
+class UsageReported(Wire):
+    """One provider request was paid for. A report that grew is a new event with a new id."""
+
+    request_id: Id
+    run_id: Id
+    """The nearest row that sent it."""
+    billed_run_id: Id | None = None
+    """The nearest ancestor with a row of its own, where it is not `run_id`."""
+    delegation_id: Id | None = None
+    turn_id: Id | None = None
+    kind: UsageKind = UsageKind.MODEL
+    model: ModelName
+    provider: Id | None = None
+    key_id: Id | None = None
+    tokens: Tokens
+    tool_counts: Annotated[dict[Id, Int64], Field(max_length=TOOL_COUNT_KEYS_MAX)] = {}
+    price_context: PriceContext = PriceContext()
+    provider_cost: ProviderCost | None = None
+    hold_id: Id | None = None
+    context_window_tokens: Int64 | None = None
+    interrupted: bool = False
+    unauthorized_reason: Sentence | None = None
+    started_at: Instant | None = None
+    occurred_at: Instant

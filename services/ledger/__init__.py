@@ -1,0 +1,1 @@
+"""The ledger: runs, what they spent, prices and caps."""

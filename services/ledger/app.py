@@ -1,0 +1,105 @@
+"""Assembly of the ledger: settings, database, bus, handlers, answers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from contracts.catalog import DURABLES
+from services.ledger.domain.rate_cards import RateBook
+from services.ledger.handlers import directory
+from services.ledger.handlers.channel import ChannelReports
+from services.ledger.requests.authorize import Authorizer
+from services.ledger.requests.reading import Reader
+from services.ledger.settings import Settings
+from shared.app import Loop, Process
+from shared.bus import Bus, BusAddress
+from shared.clock import SystemClock
+from shared.command import RoomCommands
+from shared.consume import Consumer
+from shared.db import Database
+from shared.inbox import prune_forever
+from shared.outbox import Relay
+from shared.pull import retry_forever, subscribe
+from shared.questions import Answerer, Responder
+
+ROOM = "ledger"
+MIGRATIONS = Path(__file__).parent / "migrations"
+PARTS = ("all", "ingest", "answer", "relay")
+"""Pricing never blocks an answer where `ingest` and `answer` run as processes of their own."""
+
+
+def make_process(part: str) -> Process:
+    """Assemble one part of the room, or all of it in one process."""
+    settings = Settings()
+    bus = Bus(BusAddress(settings.nats_url, settings.nats_user, settings.nats_password, ROOM))
+    database = Database(
+        settings.postgres_url, schema=ROOM, connections_max=settings.postgres_connections_max
+    )
+    process = Process(
+        room=ROOM,
+        part=part,
+        bus=bus,
+        database=database,
+        migrations=MIGRATIONS,
+        http_host=settings.http_host,
+        http_port=settings.http_port,
+    )
+    loops: list[Loop] = []
+    if part in ("all", "ingest"):
+        for consumer in _consumers(database):
+            subscribe(bus, consumer)
+            loops.append(partial(retry_forever, consumer))
+        loops.append(partial(prune_forever, database, SystemClock()))
+    if part in ("all", "answer"):
+        authorizer = Authorizer(database=database, book=RateBook.pinned(), clock=SystemClock())
+        reader = Reader(database=database, clock=SystemClock())
+        responder = Responder(bus, room=ROOM, answers=answers(authorizer, reader))
+        process.drain = responder.drain
+        loops.append(authorizer.group.run)
+    if part in ("all", "relay"):
+        loops.append(Relay(database, bus).run)
+    process.loops = loops
+    return process
+
+
+def answers(authorizer: Authorizer, reader: Reader) -> dict[str, Answerer]:
+    """Every question of the ledger with its function."""
+    return {
+        "authorize": authorizer.answer_authorize,
+        "list_runs": reader.answer_list_runs,
+        "get_run": reader.answer_get_run,
+        "list_entries": reader.answer_list_entries,
+        "get_spend": reader.answer_get_spend,
+        "list_caps": reader.answer_list_caps,
+    }
+
+
+def _consumers(database: Database) -> list[Consumer]:
+    reports = ChannelReports(RateBook.pinned())
+    handlers = {
+        "CHANNEL": reports.on_batch,
+        "PULSE": reports.on_batch,
+        "DIRECTORY": directory.on_batch,
+    }
+    return [
+        Consumer(
+            room=ROOM,
+            durable=durable,
+            database=database,
+            handler=handlers[durable.stream],
+            clock=SystemClock(),
+        )
+        for durable in DURABLES
+        if durable.room == ROOM
+    ]
+
+
+COMMANDS = RoomCommands(
+    room=ROOM,
+    migrations=MIGRATIONS,
+    parts=PARTS,
+    process_of=make_process,
+    owner_dsn=lambda: Settings().postgres_owner_url,
+    health_url=lambda: f"http://{Settings().http_host}:{Settings().http_port}",
+)

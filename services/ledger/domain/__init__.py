@@ -1,0 +1,1 @@
+"""The ledger's rules, split by business noun; pure, and to be imported module by module."""

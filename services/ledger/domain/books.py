@@ -1,0 +1,194 @@
+"""What a batch of reports does to runs, trees and months, worked out before anything is written.
+
+Pure: runs and sums are loaded into the books, events are applied, and the differences come out.
+Differences commute, so that every order of the same events leaves the same sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from services.ledger.domain.amounts import NOTHING, Amount
+from services.ledger.domain.merging import Draft, Line
+from services.ledger.domain.runs import Run, agents_of
+
+RunKey = tuple[str, str]
+MonthKey = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MonthAmount:
+    """What is added to a month under a scope: money, floors, and money that came late."""
+
+    cost_nanousd: int = 0
+    unpriced_count: int = 0
+    late_nanousd: int = 0
+
+    def __add__(self, other: MonthAmount) -> MonthAmount:
+        return MonthAmount(
+            self.cost_nanousd + other.cost_nanousd,
+            self.unpriced_count + other.unpriced_count,
+            self.late_nanousd + other.late_nanousd,
+        )
+
+    def __neg__(self) -> MonthAmount:
+        return MonthAmount(-self.cost_nanousd, -self.unpriced_count, -self.late_nanousd)
+
+
+@dataclass(slots=True)
+class Books:
+    """The working set of one batch."""
+
+    before: dict[RunKey, Run] = field(default_factory=dict)
+    runs: dict[RunKey, Run] = field(default_factory=dict)
+    own: dict[RunKey, Amount] = field(default_factory=dict)
+    tree: dict[RunKey, Amount] = field(default_factory=dict)
+    lines: dict[tuple[str, Line], Amount] = field(default_factory=dict)
+    months: dict[MonthKey, MonthAmount] = field(default_factory=dict)
+
+    def load(self, runs: Mapping[RunKey, Run]) -> None:
+        """Take in runs that are held; ones that are in already stay as they are."""
+        for key, run in runs.items():
+            if key not in self.before:
+                self.before[key] = self.runs[key] = run
+
+    def roots_missing(self) -> set[RunKey]:
+        """Roots of loaded runs, said or held so far, that are not loaded themselves."""
+        roots = {
+            (org, root)
+            for (org, _), run in self.runs.items()
+            for root in (run.root_run_id, run.said_root_run_id)
+        }
+        return roots - self.runs.keys()
+
+    def trees_to_reroot(self) -> set[RunKey]:
+        """Trees in which somebody names another root than before: all their runs are needed."""
+        return {
+            (key[0], self.before[key].root_run_id)
+            for key, run in self.runs.items()
+            if run.said_root_run_id != self.before[key].said_root_run_id
+        }
+
+    def reroot(self) -> None:
+        """Give every loaded run the root where its chain of said roots ends.
+
+        A channel may name as root a run that later says it was delegated itself. Of a circle, which
+        no honest channel says, the smallest id is the root; so every order ends alike.
+        """
+        for key, run in list(self.runs.items()):
+            root = self._end_of_chain(key)
+            if root != run.root_run_id:
+                self.runs[key] = replace(run, root_run_id=root)
+
+    def _end_of_chain(self, key: RunKey) -> str:
+        path: list[str] = []
+        org, run_id = key
+        while run_id not in path:
+            path.append(run_id)
+            run = self.runs.get((org, run_id))
+            if run is None or run.said_root_run_id == run_id:
+                return run_id
+            run_id = run.said_root_run_id
+        return min(path[path.index(run_id) :])
+
+    def changed(self) -> list[tuple[RunKey, Run]]:
+        """Runs that have to be written."""
+        return [(key, run) for key, run in self.runs.items() if run != self.before[key]]
+
+    def roots_with_new_agent(self) -> set[RunKey]:
+        """Roots whose agent changed: their whole tree counts in other months now."""
+        return {
+            key
+            for key, run in self.runs.items()
+            if run.is_root
+            and (run.agent_id, run.system_role)
+            != (self.before[key].agent_id, self.before[key].system_role)
+        }
+
+    def to_recount(self) -> dict[RunKey, tuple[str, ...]]:
+        """Runs whose entries count in other agents' months than before, with the new agents."""
+        recount = {}
+        for key, run in self.runs.items():
+            agents = agents_of(run, self.runs.get((key[0], run.root_run_id)))
+            if agents != run.counted_agents:
+                recount[key] = agents
+        return recount
+
+    def recount(
+        self,
+        agents: Mapping[RunKey, tuple[str, ...]],
+        entered: Mapping[RunKey, Mapping[str, MonthAmount]],
+    ) -> None:
+        """Move what runs have entered so far to the months of the agents that they belong to."""
+        for key, now in agents.items():
+            run = self.runs[key]
+            for month, amount in entered.get(key, {}).items():
+                for agent in run.counted_agents:
+                    if agent not in now:
+                        self._add_month((key[0], "agent", agent, month), -amount)
+                for agent in now:
+                    if agent not in run.counted_agents:
+                        self._add_month((key[0], "agent", agent, month), amount)
+            self.runs[key] = replace(run, counted_agents=now)
+
+    def moved(self) -> set[RunKey]:
+        """Runs whose root is another one than before."""
+        return {
+            key for key, run in self.runs.items() if run.root_run_id != self.before[key].root_run_id
+        }
+
+    def move(self, own_before: Mapping[RunKey, Amount]) -> None:
+        """Take moved runs' sums out of their old tree and put them into the new one."""
+        for key in self.moved():
+            amount = own_before.get(key, NOTHING)
+            self._add_tree((key[0], self.before[key].root_run_id), NOTHING - amount)
+            self._add_tree((key[0], self.runs[key].root_run_id), amount)
+
+    def note_missing_delegates(self) -> None:
+        """Carry changed counts of delegates without a report into the sums."""
+        for key, run in self.runs.items():
+            difference = run.missing_delegates - self.before[key].missing_delegates
+            if difference:
+                self._add_run(key, Amount(missing_delegate_count=difference))
+
+    def enter(self, org: str, draft: Draft, *, late_month: str | None) -> None:
+        """Add one entry to its run, tree, line, and months.
+
+        Args:
+            org: The organization.
+            draft: The entry.
+            late_month: The current month, if the entry is billed in an earlier one and that
+                month's caps have to bear it as well.
+        """
+        key = (org, draft.line.billed_run_id)
+        amount = draft.amount
+        self._add_run(key, amount)
+        line = (org, draft.line)
+        self.lines[line] = self.lines.get(line, NOTHING) + amount
+        scopes = [("organization", org)]
+        scopes += [("agent", agent) for agent in self.runs[key].counted_agents]
+        for scope, scope_id in scopes:
+            self._add_month(
+                (org, scope, scope_id, draft.line.month),
+                MonthAmount(amount.cost_nanousd, amount.unpriced_count),
+            )
+            if late_month is not None:
+                self._add_month(
+                    (org, scope, scope_id, late_month), MonthAmount(0, 0, amount.cost_nanousd)
+                )
+
+    def _add_run(self, key: RunKey, amount: Amount) -> None:
+        self.own[key] = self.own.get(key, NOTHING) + amount
+        self._add_tree((key[0], self.runs[key].root_run_id), amount)
+
+    def _add_tree(self, key: RunKey, amount: Amount) -> None:
+        self.tree[key] = self.tree.get(key, NOTHING) + amount
+
+    def _add_month(self, key: MonthKey, amount: MonthAmount) -> None:
+        self.months[key] = self.months.get(key, MonthAmount()) + amount
+
+
+def keys_of(org: str, run_ids: Collection[str | None]) -> set[RunKey]:
+    """Run keys of ids; absent ones left out."""
+    return {(org, run_id) for run_id in run_ids if run_id is not None}

@@ -1,0 +1,176 @@
+"""Whether the next request may be sent: narrowest cap first, refused when spent has reached it.
+
+Recorded mode (the seed, *Budgets*): what counts is what is entered so far this month. A run may
+pass its cap by the cost of one request; fifty runs at once by one request each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from contracts.ledger import Authorization, Authorize, CapLeft, CapScope, Refusal
+from contracts.types import (
+    NANOUSD_PER_USD,
+    CapMode,
+    OnUnreachable,
+    UnpricedPolicy,
+    instant_text,
+)
+
+from services.ledger.domain.months import next_month
+
+LIMIT_DECIMALS_MIN = 2
+SPENT_DECIMALS_MIN = 4
+"""How a refusal writes amounts, at least (facts.md 2.2, item 4); never rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """One cap with what is spent under it, ready to be compared."""
+
+    scope: CapScope
+    id: str
+    name: str
+    limit_nanousd: int
+    spent_nanousd: int
+    is_partial: bool
+    month: str | None
+    """Null for a run's own cap, which has no month."""
+    cap_revision: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an organization decided about its requests."""
+
+    cap_mode: CapMode
+    unpriced_policy: UnpricedPolicy
+    on_unreachable: OnUnreachable
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What is known of the asked request's price before it is sent."""
+
+    is_priced: bool
+    is_free: bool
+    cost_nanousd_max: int | None
+    """The most that it can cost; null: not stated."""
+
+
+def usd_text(nanousd: int, decimals_min: int) -> str:
+    """Write an amount exactly, with at least so many decimals and no exponent."""
+    sign = "-" if nanousd < 0 else ""
+    whole, part = divmod(abs(nanousd), NANOUSD_PER_USD)
+    digits = f"{part:09d}".rstrip("0").ljust(decimals_min, "0")
+    return f"{sign}{whole}.{digits}" if digits else f"{sign}{whole}"
+
+
+def decide(
+    *, asked: Authorize, caps: Sequence[Cap], policy: Policy, price: Price, at: datetime
+) -> Authorization:
+    """Decide one question against its caps, given narrowest first.
+
+    Units: nano-USD. Errors: none, a refusal is an answer.
+    Source: design.md 4, *Ask first*; facts.md 2.2.
+    """
+    refusal = _refusal(asked, caps, policy, price)
+    return Authorization(
+        request_id=asked.request_id,
+        allowed=refusal is None,
+        refusal=refusal,
+        sentence=_sentence(refusal, caps, asked),
+        remaining=tuple(_left(cap) for cap in caps),
+        partial=any(cap.is_partial for cap in caps),
+        on_unreachable=policy.on_unreachable,
+        decided_at=at,
+    )
+
+
+def refuse_unknown_organization(*, asked: Authorize, org: str, at: datetime) -> Authorization:
+    """An organization that the ledger does not know is refused, not uncapped (design.md 4)."""
+    return Authorization(
+        request_id=asked.request_id,
+        allowed=False,
+        refusal=Refusal(code="organization_unknown", scope="organization", id=org, name=org),
+        sentence=(
+            f"The ledger does not know organization {org} (asked at {instant_text(at)}): "
+            "create it, or ask again in a moment if it is new."
+        ),
+        on_unreachable=OnUnreachable.REFUSE,
+        decided_at=at,
+    )
+
+
+def _refusal(
+    asked: Authorize, caps: Sequence[Cap], policy: Policy, price: Price
+) -> Refusal | None:
+    if not price.is_priced and policy.unpriced_policy is UnpricedPolicy.REFUSE:
+        return Refusal(code="unpriced_model", name=asked.model)
+    if price.is_free:
+        return None
+    for cap in caps:
+        if cap.spent_nanousd >= cap.limit_nanousd or _does_not_fit(asked, cap, price):
+            return Refusal(
+                code="budget_exceeded",
+                scope=cap.scope,
+                id=cap.id,
+                name=cap.name,
+                limit_nanousd=cap.limit_nanousd,
+                spent_nanousd=cap.spent_nanousd,
+                is_partial=cap.is_partial,
+            )
+    return None
+
+
+def _does_not_fit(asked: Authorize, cap: Cap, price: Price) -> bool:
+    if not asked.must_fit or price.cost_nanousd_max is None:
+        return False
+    return cap.spent_nanousd + price.cost_nanousd_max > cap.limit_nanousd
+
+
+def _left(cap: Cap) -> CapLeft:
+    return CapLeft(
+        scope=cap.scope,
+        id=cap.id,
+        name=cap.name,
+        limit_nanousd=cap.limit_nanousd,
+        spent_nanousd=cap.spent_nanousd,
+        remaining_nanousd=max(cap.limit_nanousd - cap.spent_nanousd, 0),
+        is_partial=cap.is_partial,
+        cap_revision=cap.cap_revision,
+    )
+
+
+def _sentence(refusal: Refusal | None, caps: Sequence[Cap], asked: Authorize) -> str:
+    if refusal is None:
+        return "Allowed."
+    if refusal.code == "unpriced_model":
+        return (
+            f"The catalogue has no price for {refusal.name}, and this organization refuses "
+            "models without one."
+        )
+    cap = next(cap for cap in caps if (cap.scope, cap.id) == (refusal.scope, refusal.id))
+    floor = "at least " if cap.is_partial else ""
+    spent = f"{floor}{usd_text(cap.spent_nanousd, SPENT_DECIMALS_MIN)} USD"
+    limit = f"{usd_text(cap.limit_nanousd, LIMIT_DECIMALS_MIN)} USD"
+    if cap.spent_nanousd < cap.limit_nanousd:
+        return (
+            f"This request must fit and may cost more than what remains of the {_cap_label(cap)}: "
+            f"{spent} of {limit} are spent."
+        )
+    if cap.month is None:
+        return f"The budget of run {cap.id} is exhausted: {spent} of {limit} are spent."
+    return (
+        f"{_cap_label(cap, capital=True)} exhausted: {spent} of {limit} are spent in {cap.month}. "
+        f"Raise it, or wait for {next_month(cap.month)}."
+    )
+
+
+def _cap_label(cap: Cap, *, capital: bool = False) -> str:
+    if cap.month is None:
+        return f"budget of run {cap.id}"
+    label = f"{cap.name} {cap.scope} monthly budget"
+    return label[:1].upper() + label[1:] if capital else label

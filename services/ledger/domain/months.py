@@ -1,0 +1,52 @@
+"""Months and days in an organization's billing time zone (design.md 3, *Months*).
+
+Zones are dated: one holds from the first of its month on. Pure: the instant is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+ZONES_CACHED_MAX = 600
+"""The tz database names about as many zones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A time zone and the month, `YYYY-MM`, that it holds from."""
+
+    from_month: str
+    name: str
+
+
+UTC_ALWAYS: tuple[Zone, ...] = (Zone("0001-01", "UTC"),)
+
+
+@lru_cache(maxsize=ZONES_CACHED_MAX)
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
+
+
+def zone_at(at: datetime, zones: Sequence[Zone]) -> str:
+    """The zone that holds at an instant: the newest whose own month has begun there."""
+    for zone in sorted(zones, key=lambda item: item.from_month, reverse=True):
+        if f"{at.astimezone(_zone(zone.name)):%Y-%m}" >= zone.from_month:
+            return zone.name
+    return min(zones, key=lambda item: item.from_month).name if zones else "UTC"
+
+
+def month_of(at: datetime, zones: Sequence[Zone]) -> str:
+    """The month, `YYYY-MM`, that an instant is billed in."""
+    if len(zones) == 1 and zones[0].name == "UTC":
+        return f"{at.astimezone(UTC):%Y-%m}"
+    return f"{at.astimezone(_zone(zone_at(at, zones))):%Y-%m}"
+
+
+def next_month(month: str) -> str:
+    """The month after `YYYY-MM`."""
+    year, number = int(month[:4]), int(month[5:7])
+    return f"{year + number // 12:04d}-{number % 12 + 1:02d}"

@@ -1,0 +1,124 @@
+"""From a usage report or a question to its price."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from typing import Final, Literal
+
+from contracts.channel import ProviderCost, Tokens, UsageReported
+from contracts.ledger import Authorize
+from services.ledger.domain.caps import Price
+from services.ledger.domain.prices import (
+    AmountOutOfRange,
+    Priced,
+    TokenCounts,
+    nanousd_from_usd,
+    price_request,
+)
+from services.ledger.domain.rate_cards import RateBook
+
+PROVIDER_REPORTED: Final[Literal["provider_reported"]] = "provider_reported"
+PROBE_TOKENS = 1_000_000
+"""A model whose price of so many tokens each way is 0 is free."""
+
+
+def price_usage(book: RateBook, usage: UsageReported) -> Priced:
+    """Price one report at the time of its call.
+
+    What the provider says that it cost comes first (the seed, *Un coste que no se pudo medir lo
+    dice*); an amount or a currency that cannot be used falls back to the catalogue. Impossible
+    counts stay `bad_usage` either way: they say that the report is broken.
+    """
+    priced = _catalogue_price(book, usage)
+    if usage.provider_cost is None or priced.reason == "bad_usage":
+        return priced
+    cost_nanousd = provider_nanousd(usage.provider_cost)
+    if cost_nanousd is None:
+        return priced
+    return replace(
+        priced, cost_nanousd=cost_nanousd, priced=True, reason=None, price_source=PROVIDER_REPORTED
+    )
+
+
+def provider_nanousd(cost: ProviderCost) -> int | None:
+    """A provider's amount in nano-USD; null where it cannot be used.
+
+    Used directly: US dollars. Other currencies need an operator's rate and have none yet.
+    """
+    if cost.currency.strip().upper() != "USD":
+        return None
+    try:
+        amount = Decimal(cost.amount.strip())
+        nanousd = nanousd_from_usd(amount)
+    except (InvalidOperation, AmountOutOfRange):
+        return None
+    return nanousd if amount >= 0 else None
+
+
+def _catalogue_price(book: RateBook, usage: UsageReported) -> Priced:
+    return price_request(
+        book=book,
+        provider=usage.provider,
+        model=usage.model,
+        tokens=_counts(usage.tokens),
+        tool_counts=usage.tool_counts,
+        service_tier=usage.price_context.service_tier,
+        processing=usage.price_context.processing,
+        at=usage.occurred_at,
+    )
+
+
+def price_question(book: RateBook, asked: Authorize, *, at: datetime) -> Price:
+    """What is known of a request before it is sent.
+
+    The most it can cost is what the asker states, else its largest counts priced as uncached.
+    """
+    known = _price_of(book, asked, input_tokens=0, output_tokens=0, at=at)
+    probe = _price_of(
+        book, asked, input_tokens=PROBE_TOKENS, output_tokens=PROBE_TOKENS, at=at
+    )
+    most = asked.cost_nanousd_max
+    if most is None and asked.input_tokens_max is not None and asked.output_tokens_max is not None:
+        counted = _price_of(
+            book,
+            asked,
+            input_tokens=asked.input_tokens_max,
+            output_tokens=asked.output_tokens_max,
+            at=at,
+        )
+        most = counted.cost_nanousd if counted.priced else None
+    return Price(
+        is_priced=known.reason != "unknown_model",
+        is_free=probe.priced and probe.cost_nanousd == 0,
+        cost_nanousd_max=most,
+    )
+
+
+def _price_of(
+    book: RateBook, asked: Authorize, *, input_tokens: int, output_tokens: int, at: datetime
+) -> Priced:
+    return price_request(
+        book=book,
+        provider=asked.provider,
+        model=asked.model,
+        tokens=TokenCounts(input=input_tokens, output=output_tokens),
+        tool_counts={},
+        service_tier=asked.price_context.service_tier,
+        processing=asked.price_context.processing,
+        at=at,
+    )
+
+
+def _counts(tokens: Tokens) -> TokenCounts:
+    return TokenCounts(
+        input=tokens.input,
+        output=tokens.output,
+        cache_read=tokens.cache_read,
+        cache_write_5m=tokens.cache_write_5m,
+        cache_write_1h=tokens.cache_write_1h,
+        reasoning=tokens.reasoning,
+        audio_input=tokens.audio_input,
+        audio_output=tokens.audio_output,
+    )

@@ -1,0 +1,195 @@
+"""The life of a run: starts, signs of life and ends in any order give the same run.
+
+A run that is heard of before its start is *provisional*: it is billed and shown, with the earliest
+sign of it as its start. Among several starts the smallest (started_at, digest) holds, among several
+ends the greatest (ended_at, status, digest); both orders are fixed, so that replays agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from contracts.channel import RunFinished, RunStarted
+from contracts.ledger import Authorize
+from contracts.types import RunStatus
+
+END_ORDER: tuple[RunStatus, ...] = (
+    RunStatus.COMPLETED,
+    RunStatus.CANCELLED,
+    RunStatus.GUARDRAIL_BLOCKED,
+    RunStatus.LOOP_STOPPED,
+    RunStatus.BUDGET_EXCEEDED,
+    RunStatus.FAILED,
+)
+"""Of two ends at one instant the later in this list holds: the worse news is not hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the ledger knows of a run, its sums aside."""
+
+    run_id: str
+    channel_id: str
+    root_run_id: str
+    """The root that holds: where the chain of said roots ends."""
+    said_root_run_id: str
+    """The root that its start or a question named; itself until then."""
+    provisional: bool = True
+    parent_run_id: str | None = None
+    delegation_id: str | None = None
+    agent_id: str | None = None
+    agent_version: str | None = None
+    user_id: str | None = None
+    started_by_user_id: str | None = None
+    surface: str | None = None
+    budget_nanousd: int | None = None
+    conversation_id: str | None = None
+    environment_id: str | None = None
+    exposure_id: str | None = None
+    routine_id: str | None = None
+    goal_id: str | None = None
+    system_role: str | None = None
+    model: str | None = None
+    provider: str | None = None
+    key_id: str | None = None
+    asked_in_chat: dict[str, Any] | None = None
+    status: str = RunStatus.RUNNING.value
+    error: str | None = None
+    tools: tuple[str, ...] = ()
+    missing_delegates: int = 0
+    started_at: datetime | None = None
+    first_sign_at: datetime | None = None
+    last_sign_at: datetime | None = None
+    ended_at: datetime | None = None
+    start_digest: str | None = None
+    end_digest: str | None = None
+    revision: int = 0
+    counted_agents: tuple[str, ...] = ()
+    """Whose months hold this run's entries now; moved when its context becomes known."""
+
+    @property
+    def is_root(self) -> bool:
+        """Whether its figure is its whole tree."""
+        return self.root_run_id == self.run_id
+
+    @property
+    def shown_start(self) -> datetime | None:
+        """What windows select by: the start, or the earliest sign while there is none."""
+        return self.started_at or self.first_sign_at
+
+
+def unheard(run_id: str, channel_id: str) -> Run:
+    """A run that is spoken of and has not said anything yet: its own root."""
+    return Run(
+        run_id=run_id, channel_id=channel_id, root_run_id=run_id, said_root_run_id=run_id
+    )
+
+
+def saw_sign(run: Run, at: datetime) -> Run:
+    """Note a sign of life (or of death) of a run."""
+    first = min(run.first_sign_at, at) if run.first_sign_at else at
+    last = max(run.last_sign_at, at) if run.last_sign_at else at
+    if (first, last) == (run.first_sign_at, run.last_sign_at):
+        return run
+    return replace(run, first_sign_at=first, last_sign_at=last)
+
+
+def start_digest(started: RunStarted) -> str:
+    """SHA-256 of what a start says."""
+    return hashlib.sha256(started.model_dump_json().encode()).hexdigest()
+
+
+def apply_start(run: Run, started: RunStarted) -> Run:
+    """Let a start say what the run is; an end that arrived before it stands."""
+    digest = start_digest(started)
+    if run.started_at is not None and (run.started_at, run.start_digest or "") <= (
+        started.started_at,
+        digest,
+    ):
+        return run
+    chat = started.asked_in_chat
+    known = replace(
+        run,
+        provisional=False,
+        said_root_run_id=started.root_run_id,
+        parent_run_id=started.parent_run_id,
+        delegation_id=started.delegation_id,
+        agent_id=started.agent_id,
+        agent_version=started.agent_version,
+        user_id=started.user_id,
+        started_by_user_id=started.started_by_user_id,
+        surface=started.surface.value,
+        budget_nanousd=started.budget_nanousd,
+        conversation_id=started.conversation_id,
+        environment_id=started.environment_id,
+        exposure_id=started.exposure_id,
+        routine_id=started.routine_id,
+        goal_id=started.goal_id,
+        system_role=started.system_role,
+        model=started.model,
+        provider=started.provider,
+        key_id=started.key_id,
+        asked_in_chat=chat.model_dump() if chat else None,
+        started_at=started.started_at,
+        start_digest=digest,
+        revision=run.revision + 1,
+    )
+    return saw_sign(known, started.started_at)
+
+
+def apply_end(run: Run, finished: RunFinished) -> Run:
+    """Let an end replace an earlier one."""
+    digest = hashlib.sha256(finished.model_dump_json().encode()).hexdigest()
+    rank = (finished.ended_at, END_ORDER.index(finished.status), digest)
+    if run.ended_at is not None and (
+        run.ended_at,
+        END_ORDER.index(RunStatus(run.status)),
+        run.end_digest or "",
+    ) >= rank:
+        return run
+    ended = replace(
+        run,
+        status=finished.status.value,
+        error=finished.error,
+        tools=finished.tools,
+        missing_delegates=finished.missing_delegates,
+        ended_at=finished.ended_at,
+        end_digest=digest,
+        revision=run.revision + 1,
+    )
+    return saw_sign(ended, finished.ended_at)
+
+
+def provisional_from(
+    asked: Authorize, *, run_id: str, root_run_id: str, channel_id: str, at: datetime
+) -> Run:
+    """The run that a question speaks of before its start has arrived."""
+    return Run(
+        run_id=run_id,
+        channel_id=channel_id,
+        root_run_id=root_run_id,
+        said_root_run_id=asked.root_run_id or run_id,
+        agent_id=asked.agent_id,
+        user_id=asked.user_id,
+        started_by_user_id=asked.started_by_user_id,
+        routine_id=asked.routine_id,
+        goal_id=asked.goal_id,
+        budget_nanousd=asked.run_budget_nanousd,
+        first_sign_at=at,
+        last_sign_at=at,
+    )
+
+
+def agents_of(run: Run, root: Run | None) -> tuple[str, ...]:
+    """Whose months a run's entries count in (design.md 4, *Facts*).
+
+    The agent that the entries are billed to and the agent that started the tree, each once. Work of
+    the platform itself (`system_role`) is in no agent's month.
+    """
+    if run.system_role is not None or (root is not None and root.system_role is not None):
+        return ()
+    agents = {run.agent_id, root.agent_id if root is not None else None}
+    return tuple(sorted(agent for agent in agents if agent is not None))

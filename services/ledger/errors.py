@@ -1,0 +1,76 @@
+"""The ledger's refusals, with their stable reasons."""
+
+from __future__ import annotations
+
+from contracts.errors import Invalid, NotFound, Retryable
+
+
+class RunOfOtherChannel(Invalid):
+    """A run belongs to the channel that said it first (design.md 2)."""
+
+    def __init__(self, run_id: str, channel_id: str) -> None:
+        """Name the run; not the channel that owns it."""
+        super().__init__(
+            f"run {run_id} belongs to another channel than {channel_id}: use a run id of your own",
+            reason="run_of_other_channel",
+            run_id=run_id,
+        )
+
+
+class UsageTooOld(Invalid):
+    """Old usage needs the channel's right `backfill` (design.md 3, *Time*)."""
+
+    def __init__(self, hours: int) -> None:
+        """Say how old a report may be."""
+        super().__init__(
+            f"usage older than {hours} hours needs the channel's right backfill",
+            reason="usage_too_old",
+        )
+
+
+class TimeInFuture(Invalid):
+    """A publisher's clock is ahead (design.md 3, *Time*)."""
+
+    def __init__(self, minutes: int) -> None:
+        """Say how far ahead a time may be."""
+        super().__init__(
+            f"the time is more than {minutes} minutes ahead: set the publisher's clock",
+            reason="time_in_future",
+        )
+
+
+class ChannelRevoked(Invalid):
+    """A revoked channel says nothing more."""
+
+    def __init__(self, channel_id: str) -> None:
+        """Name the channel."""
+        super().__init__(f"channel {channel_id} is revoked", reason="channel_revoked")
+
+
+class TooManyClaims(Invalid):
+    """More runs and models claim one request than any honest platform produces."""
+
+    def __init__(self, request_id: str, claims_max: int) -> None:
+        """Name the request and the limit."""
+        super().__init__(
+            f"{claims_max} runs or models claim request {request_id} already",
+            reason="too_many_claims",
+        )
+
+
+class DirectoryBehind(Retryable):
+    """The directory's entry has not arrived yet."""
+
+    def __init__(self, org: str) -> None:
+        """Name the organization."""
+        super().__init__(
+            f"the ledger does not know organization {org} yet", reason="organization_unknown"
+        )
+
+
+class RunUnknown(NotFound):
+    """No such run here."""
+
+    def __init__(self) -> None:
+        """Say the same for an unknown id and for another organization's."""
+        super().__init__("there is no such run", reason="run_unknown")

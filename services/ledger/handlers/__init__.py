@@ -1,0 +1,1 @@
+"""What the ledger hears: one `on_<event>` per event; load, decide, save."""

@@ -1,0 +1,388 @@
+"""What channels report about runs and money.
+
+A batch is one transaction. Runs are entered and locked first, in key order, then requests, then
+sums: every process takes locks in this order, and every order of events leaves the same books.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from contracts.channel import RunFinished, RunHeartbeat, RunStarted, UsageReported
+from contracts.errors import Invalid
+from contracts.rooms import SecurityNoticed
+from contracts.types import ChannelRight
+from services.ledger.domain.books import Books, RunKey, keys_of
+from services.ledger.domain.merging import (
+    CONTEXTS_MAX,
+    Claims,
+    Draft,
+    draft_entries,
+    make_report,
+    merge,
+)
+from services.ledger.domain.months import month_of
+from services.ledger.domain.pricing import price_usage
+from services.ledger.domain.runs import Run, apply_end, apply_start, saw_sign, unheard
+from services.ledger.errors import (
+    ChannelRevoked,
+    DirectoryBehind,
+    RunOfOtherChannel,
+    TimeInFuture,
+    TooManyClaims,
+    UsageTooOld,
+)
+from services.ledger.handlers.saying import say_changed_runs
+from services.ledger.store import admissions, directory, entries, runs
+from shared import outbox
+from shared.inbox import InboxKey, body_digest, sort_out
+
+if TYPE_CHECKING:
+    from services.ledger.domain.rate_cards import RateBook
+    from services.ledger.store.directory import Channel, Organization
+    from shared.consume import Batch, Received
+    from shared.db import Connection
+
+ROOM = "ledger"
+AHEAD_MAX = timedelta(minutes=5)
+"""How far ahead a publisher's clock may be (design.md 3, *Time*)."""
+USAGE_AGE_MAX = timedelta(hours=72)
+"""Older usage needs the right `backfill` (design.md 3, *Time*)."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A batch under way."""
+
+    batch: Batch
+    organizations: dict[str, Organization]
+    channels: dict[tuple[str, str], Channel]
+    books: Books = field(default_factory=Books)
+    said_by: dict[RunKey, Received] = field(default_factory=dict)
+    """The newest event that changed a run's status: the cause of what is said about it."""
+
+    def zones(self, org: str) -> Any:
+        """An organization's dated time zones."""
+        return self.organizations[org].zones
+
+
+class ChannelReports:
+    """Handles batches of the CHANNEL and PULSE streams."""
+
+    def __init__(self, book: RateBook) -> None:
+        """Price with this book."""
+        self._book = book
+
+    async def on_batch(self, connection: Connection, batch: Batch) -> None:
+        """Enter a batch into the books."""
+        work = await _load(connection, batch)
+        items = await _admit(connection, work)
+        items = await _hold_runs(connection, work, items)
+        for item in items:
+            if isinstance(item.event.data, RunStarted):
+                on_run_started(work, item)
+            elif isinstance(item.event.data, RunFinished):
+                on_run_finished(work, item)
+            elif isinstance(item.event.data, RunHeartbeat):
+                on_run_heartbeat(work, item)
+            else:
+                on_usage_seen(work, item)
+        await _recount(connection, work)
+        usage = [item for item in items if isinstance(item.event.data, UsageReported)]
+        drafts = await self.on_usage_reported(connection, work, usage)
+        await _save(connection, work, drafts)
+
+    async def on_usage_reported(
+        self, connection: Connection, work: Work, items: Sequence[Received]
+    ) -> list[tuple[tuple[str, str], Draft]]:
+        """Price reports, merge them with what is known of their requests, draft the entries."""
+        if not items:
+            return []
+        keys = {(item.event.org, item.event.data.request_id) for item in items}
+        known = await entries.lock_requests(connection, keys)
+        admitted_at = await admissions.load_admitted(connection, keys)
+        claims = dict(known)
+        late: dict[tuple[str, str], str] = {}
+        for item in items:
+            usage: UsageReported = item.event.data
+            key = (item.event.org, usage.request_id)
+            zones = work.zones(item.event.org)
+            billed_at = admitted_at.get(key, usage.occurred_at)
+            report = make_report(
+                usage,
+                price_usage(self._book, usage),
+                month=month_of(billed_at, zones),
+                billed_at=billed_at,
+            )
+            merged = merge(claims[key], report)
+            if len(merged) > CONTEXTS_MAX:
+                work.batch.refuse(item, TooManyClaims(usage.request_id, CONTEXTS_MAX))
+                continue
+            claims[key] = merged
+            this_month = month_of(work.batch.now, zones)
+            if report.month < this_month and work.batch.now - usage.occurred_at <= USAGE_AGE_MAX:
+                late[key] = this_month
+        return await _enter(connection, work, known, claims, late)
+
+
+async def _enter(
+    connection: Connection,
+    work: Work,
+    known: dict[tuple[str, str], Claims],
+    claims: dict[tuple[str, str], Claims],
+    late: dict[tuple[str, str], str],
+) -> list[tuple[tuple[str, str], Draft]]:
+    drafts: list[tuple[tuple[str, str], Draft]] = []
+    await _hold_claimed_runs(connection, work, claims)
+    for key, merged in claims.items():
+        for draft in draft_entries(known[key], merged):
+            drafts.append((key, draft))
+            work.books.enter(key[0], draft, late_month=late.get(key))
+    changed = {key: merged for key, merged in claims.items() if merged != known[key]}
+    await entries.save_claims(connection, changed)
+    return drafts
+
+
+async def _hold_claimed_runs(
+    connection: Connection, work: Work, claims: dict[tuple[str, str], Claims]
+) -> None:
+    """Runs that lose a claim in this batch may not be among those that reported in it."""
+    billed = {
+        (org, claim.best.billed_run_id)
+        for (org, _), merged in claims.items()
+        for claim in merged
+    }
+    missing = billed - work.books.runs.keys()
+    if missing:
+        work.books.load(await runs.lock_runs(connection, missing))
+
+
+def on_run_started(work: Work, item: Received) -> None:
+    """Let a start say what its run is."""
+    started: RunStarted = item.event.data
+    _change(work, item, started.run_id, lambda run: apply_start(run, started))
+
+
+def on_run_finished(work: Work, item: Received) -> None:
+    """Let an end replace an earlier one."""
+    finished: RunFinished = item.event.data
+    _change(work, item, finished.run_id, lambda run: apply_end(run, finished))
+
+
+def on_run_heartbeat(work: Work, item: Received) -> None:
+    """Note a sign of life."""
+    beat: RunHeartbeat = item.event.data
+    key = (item.event.org, beat.run_id)
+    work.books.runs[key] = saw_sign(work.books.runs[key], beat.at)
+
+
+def on_usage_seen(work: Work, item: Received) -> None:
+    """A paid request is a sign of life of the run that sent it, and of the row that bears it."""
+    usage: UsageReported = item.event.data
+    for key in keys_of(item.event.org, [usage.run_id, usage.billed_run_id]):
+        work.books.runs[key] = saw_sign(work.books.runs[key], usage.occurred_at)
+
+
+def _change(work: Work, item: Received, run_id: str, apply: Any) -> None:
+    key = (item.event.org, run_id)
+    before: Run = work.books.runs[key]
+    after: Run = apply(before)
+    work.books.runs[key] = after
+    if after.revision != before.revision:
+        work.said_by[key] = item
+
+
+async def _load(connection: Connection, batch: Batch) -> Work:
+    orgs = {item.event.org for item in batch.received}
+    channels = {(item.event.org, item.address.channel_id or "") for item in batch.received}
+    return Work(
+        batch=batch,
+        organizations=await directory.load_organizations(connection, orgs),
+        channels=await directory.load_channels(connection, channels),
+    )
+
+
+async def _admit(connection: Connection, work: Work) -> list[Received]:
+    """Leave out what came too early, what may not be said, and what was handled before."""
+    admitted: list[Received] = []
+    for item in work.batch.received:
+        if item.event.org not in work.organizations:
+            work.batch.postpone(item, DirectoryBehind(item.event.org))
+            continue
+        why = _refusal(work, item)
+        if why is None:
+            admitted.append(item)
+        else:
+            work.batch.refuse(item, why)
+    return await _without_repeated(connection, work, admitted)
+
+
+def _refusal(work: Work, item: Received) -> Invalid | None:
+    channel_id = item.address.channel_id or ""
+    channel = work.channels.get((item.event.org, channel_id))
+    if channel is not None and channel.revoked:
+        return ChannelRevoked(channel_id)
+    at = _time_of(item)
+    if at - work.batch.now > AHEAD_MAX:
+        return TimeInFuture(int(AHEAD_MAX.total_seconds() // 60))
+    if isinstance(item.event.data, UsageReported):
+        rights = channel.rights if channel is not None else frozenset()
+        # What waited here grew old here: its age is judged by when it was said.
+        if item.event.time - at > USAGE_AGE_MAX and ChannelRight.BACKFILL not in rights:
+            return UsageTooOld(int(USAGE_AGE_MAX.total_seconds() // 3600))
+    return None
+
+
+def _time_of(item: Received) -> datetime:
+    data = item.event.data
+    match data:
+        case RunStarted():
+            at = data.started_at
+        case RunFinished():
+            at = data.ended_at
+        case RunHeartbeat():
+            at = data.at
+        case _:
+            at = data.occurred_at
+    moment: datetime = at
+    return moment
+
+
+async def _without_repeated(
+    connection: Connection, work: Work, items: Sequence[Received]
+) -> list[Received]:
+    """Starts and ends have inbox rows; usage has its request and a pulse needs none."""
+    kept = [item for item in items if not isinstance(item.event.data, RunStarted | RunFinished)]
+    keyed = [item for item in items if isinstance(item.event.data, RunStarted | RunFinished)]
+    found = await sort_out(
+        connection,
+        [
+            InboxKey(
+                item.event.org,
+                item.address.producer_key,
+                item.event.source,
+                item.event.id,
+                body_digest(item.delivery.body),
+            )
+            for item in keyed
+        ],
+        work.batch.now,
+    )
+    for position in found.changed:
+        await _refuse_changed(connection, work, keyed[position])
+    return [keyed[position] for position in found.fresh] + kept
+
+
+async def _refuse_changed(connection: Connection, work: Work, item: Received) -> None:
+    why = Invalid(
+        f"event {item.event.id} was said before with another body: a new saying needs a new id",
+        reason="changed_body",
+    )
+    work.batch.refuse(item, why)
+    notice = SecurityNoticed(
+        code="changed_body",
+        producer=item.address.producer_key,
+        target_type="event",
+        target_id=item.event.id,
+        noticed_at=work.batch.now,
+    )
+    digest = body_digest(item.delivery.body).hex()
+    event_id = outbox.derived_id(
+        "security_noticed", item.event.org, item.address.producer_key, item.event.id, digest
+    )
+    await outbox.save(
+        connection,
+        [
+            outbox.say(
+                notice, room=ROOM, org=item.event.org, event_id=event_id, at=work.batch.now
+            )
+        ],
+    )
+
+
+def _runs_named(item: Received) -> set[RunKey]:
+    data = item.event.data
+    org = item.event.org
+    match data:
+        case RunStarted():
+            return keys_of(org, [data.run_id, data.root_run_id])
+        case UsageReported():
+            return keys_of(org, [data.run_id, data.billed_run_id])
+        case _:
+            return keys_of(org, [data.run_id])
+
+
+async def _hold_runs(
+    connection: Connection, work: Work, items: Sequence[Received]
+) -> list[Received]:
+    """Lock the runs that are spoken of, enter new ones, refuse what is another channel's.
+
+    A refused event enters no run: its ids would stay behind as runs that nobody started.
+    """
+    work.books.load(
+        await runs.lock_runs(connection, {key for item in items for key in _runs_named(item)})
+    )
+    kept = _own(work, items)
+    new: dict[RunKey, Run] = {}
+    for item in kept:
+        for org, run_id in _runs_named(item) - work.books.runs.keys():
+            new.setdefault((org, run_id), unheard(run_id, item.address.channel_id or ""))
+    if new:
+        await runs.create_missing(connection, ((key[0], run) for key, run in new.items()))
+        work.books.load(await runs.lock_runs(connection, new.keys()))
+        # Somebody else may have entered the same id meanwhile, or earlier in this batch.
+        kept = _own(work, kept)
+    return kept
+
+
+def _own(work: Work, items: Sequence[Received]) -> list[Received]:
+    kept = []
+    for item in items:
+        channel_id = item.address.channel_id or ""
+        foreign = [
+            key[1]
+            for key in sorted(_runs_named(item) & work.books.runs.keys())
+            if work.books.runs[key].channel_id != channel_id
+        ]
+        if foreign:
+            work.batch.refuse(item, RunOfOtherChannel(foreign[0], channel_id))
+        else:
+            kept.append(item)
+    return kept
+
+
+async def _recount(connection: Connection, work: Work) -> None:
+    """Move what was entered before to the trees and months that it turns out to belong to."""
+    books = work.books
+    if trees := books.trees_to_reroot():
+        books.load(await runs.lock_members(connection, trees))
+    while missing := books.roots_missing():
+        held = await runs.lock_runs(connection, missing)
+        books.load(held)
+        if not held:
+            break
+    books.reroot()
+    if roots := books.roots_with_new_agent():
+        books.load(await runs.lock_members(connection, roots))
+    if moved := books.moved():
+        books.move(await runs.load_own_amounts(connection, moved))
+    books.note_missing_delegates()
+    if recount := books.to_recount():
+        entered = await entries.load_month_amounts(connection, recount.keys())
+        books.recount(recount, entered)
+
+
+async def _save(
+    connection: Connection, work: Work, drafts: Sequence[tuple[tuple[str, str], Draft]]
+) -> None:
+    books = work.books
+    await runs.save_runs(connection, [(key[0], run) for key, run in books.changed()])
+    await entries.save_entries(connection, drafts, work.batch.now)
+    await runs.add_amounts(connection, "own_", books.own)
+    await runs.add_amounts(connection, "tree_", books.tree)
+    await entries.add_to_lines(connection, books.lines)
+    await entries.add_to_months(connection, books.months)
+    await say_changed_runs(connection, books, work.said_by, now=work.batch.now)

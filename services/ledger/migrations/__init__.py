@@ -1,0 +1,1 @@
+"""Alembic versions of the ledger's schema."""

@@ -1,0 +1,1 @@
+"""What the ledger answers: one `answer_<question>` per question."""

@@ -1,0 +1,265 @@
+"""The reading questions: runs, entries, spend, caps."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from contracts.channel import Tokens
+from contracts.errors import Invalid
+from contracts.ledger import (
+    AgentSpend,
+    CapPage,
+    CapRow,
+    CapScope,
+    DaySpend,
+    EntryPage,
+    EntryRow,
+    GetRun,
+    GetSpend,
+    KeySpend,
+    ListCaps,
+    ListEntries,
+    ListRuns,
+    ProviderSpend,
+    RunPage,
+    RunRow,
+    Spend,
+)
+from services.ledger.domain.books import MonthAmount
+from services.ledger.domain.months import month_of
+from services.ledger.errors import RunUnknown
+from services.ledger.store import caps, directory, reading
+from services.ledger.store.runs import amount_of
+from shared.pages import read_cursor, write_cursor
+
+if TYPE_CHECKING:
+    from services.ledger.store.directory import Organization
+    from shared.clock import Clock
+    from shared.db import Connection, Database
+    from shared.questions import Question
+
+DAYS_MAX = 3_700
+"""Longest window whose days are listed: ten years."""
+UTC_ZONE = "UTC"
+
+
+class Reader:
+    """Answers what people read."""
+
+    def __init__(self, *, database: Database, clock: Clock) -> None:
+        """Read from the room's own tables."""
+        self._database = database
+        self._clock = clock
+
+    async def answer_list_runs(self, question: Question) -> RunPage:
+        """One page of runs with the exact total of the filter."""
+        asked: ListRuns = question.data
+        async with self._database.reading() as connection:
+            rows, total = await reading.list_runs(connection, question.org, asked)
+        return RunPage(items=tuple(_run_row(row) for row in rows), total=total)
+
+    async def answer_get_run(self, question: Question) -> RunRow:
+        """One run; another organization's id answers like an unknown one."""
+        asked: GetRun = question.data
+        async with self._database.reading() as connection:
+            row = await reading.load_run(connection, question.org, asked.run_id)
+        if row is None:
+            raise RunUnknown
+        return _run_row(row)
+
+    async def answer_list_entries(self, question: Question) -> EntryPage:
+        """Entries behind a run's figure, by cursor, up to the first page's horizon."""
+        asked: ListEntries = question.data
+        after, as_of = read_cursor(asked.cursor, 2) if asked.cursor else (0, 0)
+        async with self._database.reading() as connection:
+            run = await reading.load_run(connection, question.org, asked.run_id)
+            if run is None:
+                raise RunUnknown
+            as_of = as_of or await reading.horizon(connection)
+            rows = await reading.list_entries(
+                connection,
+                question.org,
+                asked.run_id,
+                tree=asked.scope == "tree" and run["run_id"] == run["root_run_id"],
+                after=after,
+                as_of=as_of,
+                limit=asked.limit + 1,
+            )
+        more = len(rows) > asked.limit
+        rows = rows[: asked.limit]
+        return EntryPage(
+            items=tuple(_entry_row(row) for row in rows),
+            cursor=write_cursor(rows[-1]["sequence"], as_of) if more else None,
+            as_of=str(as_of),
+        )
+
+    async def answer_list_caps(self, question: Question) -> CapPage:
+        """Every cap with what is spent under it this month: the organization, then agents."""
+        asked: ListCaps = question.data
+        async with self._database.reading() as connection:
+            organization = await _organization(connection, question.org)
+            own = organization is not None and organization.monthly_budget_nanousd is not None
+            total = await caps.count_capped_agents(connection, question.org) + own
+            page: list[tuple[CapScope, str, str, int, int]] = []
+            if own and asked.skip == 0 and organization is not None:
+                limit = organization.monthly_budget_nanousd or 0
+                name, revision = organization.name, organization.cap_revision
+                page.append(("organization", question.org, name, limit, revision))
+            agents = await caps.list_capped_agents(
+                connection,
+                question.org,
+                skip=max(asked.skip - own, 0),
+                limit=asked.limit - len(page),
+            )
+            page += [("agent", *agent) for agent in agents]
+            month = month_of(self._clock.now(), organization.zones if organization else ())
+            spent = await caps.load_months(
+                connection, {(question.org, scope, cap_id, month) for scope, cap_id, *_ in page}
+            )
+        rows = (
+            _cap_row(cap, spent.get((question.org, cap[0], cap[1], month), MonthAmount()), month)
+            for cap in page
+        )
+        return CapPage(items=tuple(rows), total=total)
+
+    async def answer_get_spend(self, question: Question) -> Spend:
+        """Every breakdown of one window; each adds up to the same figure."""
+        asked: GetSpend = question.data
+        now = self._clock.now()
+        start, end = asked.started_from, asked.started_to
+        async with self._database.reading() as connection:
+            organization = await _organization(connection, question.org)
+            zone = organization.billing_timezone if organization else UTC_ZONE
+            month = month_of(now, organization.zones if organization else ())
+            days = _days(start, end or now, zone)
+            window = (question.org, start, end)
+            agents = await reading.spend_by_agent(connection, *window, month)
+            providers = await reading.spend_by_line(connection, "provider", *window)
+            keys = await reading.spend_by_line(connection, "key_id", *window)
+            by_day = await reading.spend_by_day(connection, *window, zone)
+            month_key = (question.org, "organization", question.org, month)
+            spent = await caps.load_months(connection, {month_key})
+        to_date = spent.get(month_key, MonthAmount())
+        partial = sum(row["partial_run_count"] for row in agents)
+        return Spend(
+            started_from=start,
+            started_to=end,
+            billing_timezone=zone,
+            cost_nanousd=sum(int(row["cost_nanousd"]) for row in agents),
+            run_count=sum(row["run_count"] for row in agents),
+            partial_run_count=partial,
+            is_partial=partial > 0,
+            month=month,
+            month_to_date_nanousd=to_date.cost_nanousd,
+            month_to_date_is_partial=to_date.unpriced_count > 0,
+            by_agent=tuple(_agent_spend(row) for row in agents),
+            by_provider=tuple(
+                ProviderSpend(provider=row["value"] or None, **_line(row)) for row in providers
+            ),
+            by_key=tuple(KeySpend(key_id=row["value"] or None, **_line(row)) for row in keys),
+            by_day=_dense(by_day, days),
+        )
+
+
+async def _organization(connection: Connection, org: str) -> Organization | None:
+    return (await directory.load_organizations(connection, [org])).get(org)
+
+
+def _days(start: datetime, end: datetime, zone: str) -> tuple[date, date]:
+    if end - start > timedelta(days=DAYS_MAX):
+        raise Invalid(
+            f"the window is longer than {DAYS_MAX} days: narrow it", reason="window_too_long"
+        )
+    try:
+        return start.astimezone(ZoneInfo(zone)).date(), end.astimezone(ZoneInfo(zone)).date()
+    except OverflowError as error:
+        raise Invalid("the window leaves the calendar", reason="window_too_long") from error
+
+
+def _dense(rows: Any, days: tuple[date, date]) -> tuple[DaySpend, ...]:
+    found = {row["day"]: row for row in rows}
+    first, last = days
+    result = []
+    for offset in range((last - first).days + 1):
+        day = first + timedelta(days=offset)
+        row = found.get(day)
+        result.append(
+            DaySpend(
+                day=day.isoformat(),
+                cost_nanousd=int(row["cost_nanousd"]) if row else 0,
+                run_count=row["run_count"] if row else 0,
+                is_partial=bool(row["is_partial"]) if row else False,
+            )
+        )
+    return tuple(result)
+
+
+def _line(row: Any) -> dict[str, Any]:
+    return {
+        "cost_nanousd": int(row["cost_nanousd"]),
+        "run_count": row["run_count"],
+        "is_partial": row["unpriced_count"] > 0,
+    }
+
+
+def _agent_spend(row: Any) -> AgentSpend:
+    return AgentSpend(
+        agent_id=row["agent_id"],
+        agent_name=row["agent_name"],
+        cost_nanousd=int(row["cost_nanousd"]),
+        run_count=row["run_count"],
+        partial_run_count=row["partial_run_count"],
+        is_partial=row["partial_run_count"] > 0,
+        month_to_date_nanousd=int(row["month_nanousd"]),
+        month_to_date_is_partial=row["month_unpriced"] > 0,
+        monthly_cap_nanousd=row["monthly_nanousd"],
+    )
+
+
+def _cap_row(
+    cap: tuple[CapScope, str, str, int, int], spent: MonthAmount, month: str
+) -> CapRow:
+    scope, cap_id, name, limit, revision = cap
+    counted = spent.cost_nanousd + spent.late_nanousd
+    return CapRow(
+        scope=scope,
+        id=cap_id,
+        name=name,
+        month=month,
+        limit_nanousd=limit,
+        spent_nanousd=spent.cost_nanousd,
+        late_nanousd=spent.late_nanousd,
+        remaining_nanousd=max(limit - counted, 0),
+        is_partial=spent.unpriced_count > 0,
+        cap_revision=revision,
+    )
+
+
+def _run_row(row: Any) -> RunRow:
+    shown, own = amount_of(row), amount_of(row, "own_")
+    return RunRow(
+        **{
+            name: row[name]
+            for name in RunRow.model_fields
+            if name in row.keys() and name != "started_at"  # noqa: SIM118: a Record is no dict
+        },
+        started_at=row["shown_start"],
+        totals=shown.totals,
+        own=own.totals,
+        is_partial=shown.is_partial,
+    )
+
+
+def _entry_row(row: Any) -> EntryRow:
+    values = {
+        name: row[name]
+        for name in EntryRow.model_fields
+        if name not in ("id", "tokens")
+    }
+    return EntryRow(
+        id=str(row["id"]),
+        tokens=Tokens(**{name: row[name] for name in Tokens.model_fields}),
+        **values,
+    )

@@ -1,0 +1,92 @@
+"""Answered questions: one row per request, what makes `authorize` idempotent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from contracts.ledger import Authorization
+
+if TYPE_CHECKING:
+    from shared.db import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """One decided question."""
+
+    org: str
+    request_id: str
+    run_id: str | None
+    channel_id: str | None
+    model: str
+    month: str
+    digest: bytes
+    """Of the question, so that a repeated id with another question is noticed."""
+    answer: Authorization
+
+
+async def save(connection: Connection, admissions: Sequence[Admission]) -> set[tuple[str, str]]:
+    """Keep decisions; answer the keys that were new. A concurrent first decision wins."""
+    if not admissions:
+        return set()
+    ordered = sorted(admissions, key=lambda item: (item.org, item.request_id))
+    rows = await connection.fetch(
+        """
+        INSERT INTO admission (org, request_id, run_id, channel_id, model, allowed, answer,
+            digest, month, decided_at)
+        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
+            $6::bool[], $7::jsonb[], $8::bytea[], $9::text[], $10::timestamptz[])
+        ON CONFLICT DO NOTHING RETURNING org, request_id
+        """,
+        [item.org for item in ordered],
+        [item.request_id for item in ordered],
+        [item.run_id for item in ordered],
+        [item.channel_id for item in ordered],
+        [item.model for item in ordered],
+        [item.answer.allowed for item in ordered],
+        [item.answer.model_dump(mode="json") for item in ordered],
+        [item.digest for item in ordered],
+        [item.month for item in ordered],
+        [item.answer.decided_at for item in ordered],
+    )
+    return {(row["org"], row["request_id"]) for row in rows}
+
+
+async def load(
+    connection: Connection, keys: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[bytes, Authorization]]:
+    """Decisions that were made before: the question's digest, and the answer."""
+    rows = await connection.fetch(
+        """
+        SELECT org, request_id, digest, answer FROM admission
+        JOIN unnest($1::text[], $2::text[]) AS t (org, request_id) USING (org, request_id)
+        """,
+        [org for org, _ in keys],
+        [request_id for _, request_id in keys],
+    )
+    return {
+        (row["org"], row["request_id"]): (
+            bytes(row["digest"]),
+            Authorization.model_validate(row["answer"]),
+        )
+        for row in rows
+    }
+
+
+async def load_admitted(
+    connection: Connection, keys: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], datetime]:
+    """When requests were authorized: the month that they are billed in (design.md 3, *Months*)."""
+    rows = await connection.fetch(
+        """
+        SELECT org, request_id, decided_at FROM admission
+        JOIN unnest($1::text[], $2::text[]) AS t (org, request_id) USING (org, request_id)
+        WHERE allowed
+        """,
+        [org for org, _ in keys],
+        [request_id for _, request_id in keys],
+    )
+    return {(row["org"], row["request_id"]): row["decided_at"] for row in rows}

@@ -1,0 +1,76 @@
+"""What is spent under caps, read for decisions and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from services.ledger.domain.books import MonthAmount, MonthKey, RunKey
+from services.ledger.store.runs import load_shown_amounts
+
+if TYPE_CHECKING:
+    from services.ledger.domain.amounts import Amount
+    from shared.db import Connection
+
+
+async def load_months(
+    connection: Connection, keys: Collection[MonthKey]
+) -> dict[MonthKey, MonthAmount]:
+    """What is spent so far; months without an entry are left out."""
+    rows = await connection.fetch(
+        """
+        SELECT m.org, m.scope, m.scope_id, m.month, m.cost_nanousd, m.unpriced_count,
+            m.late_nanousd
+        FROM month_spend m
+        JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[])
+            AS t (org, scope, scope_id, month) USING (org, scope, scope_id, month)
+        """,
+        *([key[n] for key in keys] for n in range(4)),
+    )
+    return {
+        (row["org"], row["scope"], row["scope_id"], row["month"]): MonthAmount(
+            int(row["cost_nanousd"]), int(row["unpriced_count"]), int(row["late_nanousd"])
+        )
+        for row in rows
+    }
+
+
+async def load_run_amounts(
+    connection: Connection, keys: Collection[RunKey]
+) -> dict[RunKey, Amount]:
+    """What runs have spent, their trees included."""
+    return await load_shown_amounts(connection, keys)
+
+
+async def list_capped_agents(
+    connection: Connection, org: str, *, skip: int, limit: int
+) -> list[tuple[str, str, int, int]]:
+    """Capped agents by id: id, name, limit, cap revision."""
+    rows = await connection.fetch(
+        """
+        SELECT agent_id, name, monthly_nanousd, cap_revision FROM agent
+        WHERE org = $1 AND monthly_nanousd IS NOT NULL
+            AND archived_revision < published_revision
+        ORDER BY agent_id OFFSET $2 LIMIT $3
+        """,
+        org,
+        skip,
+        limit,
+    )
+    return [
+        (row["agent_id"], row["name"], row["monthly_nanousd"], row["cap_revision"]) for row in rows
+    ]
+
+
+async def count_capped_agents(connection: Connection, org: str) -> int:
+    """How many agents have a cap."""
+    return int(
+        await connection.fetchval(
+            """
+            SELECT count(*) FROM agent
+            WHERE org = $1 AND monthly_nanousd IS NOT NULL
+                AND archived_revision < published_revision
+            """,
+            org,
+        )
+    )

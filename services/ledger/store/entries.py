@@ -1,0 +1,218 @@
+"""Requests, entries, and the sums that an entry moves in its own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from uuid_utils.compat import uuid7
+
+from contracts.channel import Tokens
+from services.ledger.domain.amounts import COLUMNS, Amount
+from services.ledger.domain.books import MonthAmount, MonthKey
+from services.ledger.domain.merging import Claims, Draft, Line, claims_from_json, claims_to_json
+
+if TYPE_CHECKING:
+    from shared.db import Connection
+
+RequestKey = tuple[str, str]
+"""Organization and request id."""
+_TOKENS = tuple(Tokens.model_fields)
+_ENTRY_COLUMNS = (
+    "id",
+    "org",
+    "request_id",
+    "run_id",
+    "billed_run_id",
+    "delegation_id",
+    "turn_id",
+    "kind",
+    "model",
+    "provider",
+    "key_id",
+    *_TOKENS,
+    "reported_tokens",
+    "cost_nanousd",
+    "request_count",
+    "unpriced_count",
+    "priced",
+    "reason",
+    "price_source",
+    "price_set",
+    "provider_amount",
+    "provider_currency",
+    "interrupted",
+    "month",
+    "occurred_at",
+    "billed_at",
+    "recorded_at",
+)
+
+
+async def lock_requests(
+    connection: Connection, keys: Collection[RequestKey]
+) -> dict[RequestKey, Claims]:
+    """Load the claims on requests and hold them; requests never heard of are made, empty."""
+    ordered = sorted(keys)
+    orgs = [org for org, _ in ordered]
+    ids = [request_id for _, request_id in ordered]
+    made = await connection.fetch(
+        """
+        INSERT INTO request (org, request_id, claims)
+        SELECT t.org, t.request_id, '[]' FROM unnest($1::text[], $2::text[]) AS t (org, request_id)
+        ON CONFLICT DO NOTHING RETURNING org, request_id
+        """,
+        orgs,
+        ids,
+    )
+    claims: dict[RequestKey, Claims] = {(row["org"], row["request_id"]): () for row in made}
+    if len(claims) < len(ordered):
+        rows = await connection.fetch(
+            """
+            SELECT org, request_id, claims FROM request
+            JOIN unnest($1::text[], $2::text[]) AS t (org, request_id) USING (org, request_id)
+            ORDER BY org, request_id FOR UPDATE OF request
+            """,
+            orgs,
+            ids,
+        )
+        claims |= {
+            (row["org"], row["request_id"]): claims_from_json(row["claims"]) for row in rows
+        }
+    return claims
+
+
+async def save_claims(connection: Connection, claims: Mapping[RequestKey, Claims]) -> None:
+    """Keep what was claimed, for the next report to merge with."""
+    if claims:
+        await connection.execute(
+            """
+            UPDATE request SET claims = t.claims
+            FROM unnest($1::text[], $2::text[], $3::jsonb[]) AS t (org, request_id, claims)
+            WHERE request.org = t.org AND request.request_id = t.request_id
+            """,
+            [org for org, _ in claims],
+            [request_id for _, request_id in claims],
+            [claims_to_json(value) for value in claims.values()],
+        )
+
+
+async def save_entries(
+    connection: Connection,
+    drafts: Sequence[tuple[RequestKey, Draft]],
+    recorded_at: datetime,
+) -> None:
+    """Append entries. COPY, in the caller's transaction: the widest write of the room."""
+    records = [_entry(key, draft, recorded_at) for key, draft in drafts]
+    if records:
+        await connection.copy_records_to_table(
+            "entry", schema_name="ledger", records=records, columns=_ENTRY_COLUMNS
+        )
+
+
+def _entry(key: RequestKey, draft: Draft, recorded_at: datetime) -> tuple[Any, ...]:
+    org, request_id = key
+    report, amount = draft.report, draft.amount
+    return (
+        uuid7(),
+        org,
+        request_id,
+        report.run_id,
+        draft.line.billed_run_id,
+        report.delegation_id,
+        report.turn_id,
+        draft.line.kind,
+        draft.line.model,
+        draft.line.provider or None,
+        draft.line.key_id or None,
+        *amount.values[4:],
+        list(report.tokens),
+        amount.cost_nanousd,
+        amount.request_count,
+        amount.unpriced_count,
+        draft.priced,
+        draft.reason,
+        report.price_source,
+        report.price_set,
+        report.provider_amount,
+        report.provider_currency,
+        report.interrupted,
+        draft.line.month,
+        report.occurred_at,
+        report.billed_at,
+        recorded_at,
+    )
+
+
+async def add_to_lines(
+    connection: Connection, amounts: Mapping[tuple[str, Line], Amount]
+) -> None:
+    """Add to the lines that the breakdowns group by."""
+    rows = sorted(
+        (
+            (org, line.billed_run_id, line.month, line.provider, line.model, line.key_id, line.kind),
+            amount,
+        )
+        for (org, line), amount in amounts.items()
+    )
+    if not rows:
+        return
+    sums = ", ".join(f"{name} = run_line.{name} + excluded.{name}" for name in COLUMNS)
+    keys = ", ".join(f"${n}::text[]" for n in range(1, 8))
+    columns = ", ".join(f"${n}::numeric[]" for n in range(8, 8 + len(COLUMNS)))
+    await connection.execute(
+        f"""
+        INSERT INTO run_line (org, run_id, month, provider, model, key_id, kind,
+            {", ".join(COLUMNS)})
+        SELECT * FROM unnest({keys}, {columns})
+        ON CONFLICT (org, run_id, month, provider, model, key_id, kind) DO UPDATE SET {sums}
+        """,  # noqa: S608
+        *([key[n] for key, _ in rows] for n in range(7)),
+        *([amount.values[n] for _, amount in rows] for n in range(len(COLUMNS))),
+    )
+
+
+async def load_month_amounts(
+    connection: Connection, keys: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], dict[str, MonthAmount]]:
+    """What runs have entered per month: what moves when their agents become known."""
+    rows = await connection.fetch(
+        """
+        SELECT l.org, l.run_id, l.month, sum(l.cost_nanousd) AS cost_nanousd,
+            sum(l.unpriced_count) AS unpriced_count
+        FROM run_line l JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
+        GROUP BY l.org, l.run_id, l.month
+        """,
+        [org for org, _ in keys],
+        [run_id for _, run_id in keys],
+    )
+    months: dict[tuple[str, str], dict[str, MonthAmount]] = {}
+    for row in rows:
+        months.setdefault((row["org"], row["run_id"]), {})[row["month"]] = MonthAmount(
+            int(row["cost_nanousd"]), int(row["unpriced_count"])
+        )
+    return months
+
+
+async def add_to_months(connection: Connection, amounts: Mapping[MonthKey, MonthAmount]) -> None:
+    """Add to what is spent under scopes in months."""
+    rows = [(key, amount) for key, amount in sorted(amounts.items()) if amount != MonthAmount()]
+    if not rows:
+        return
+    await connection.execute(
+        """
+        INSERT INTO month_spend
+            (org, scope, scope_id, month, cost_nanousd, unpriced_count, late_nanousd)
+        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
+            $5::numeric[], $6::numeric[], $7::numeric[])
+        ON CONFLICT (org, scope, scope_id, month) DO UPDATE SET
+            cost_nanousd = month_spend.cost_nanousd + excluded.cost_nanousd,
+            unpriced_count = month_spend.unpriced_count + excluded.unpriced_count,
+            late_nanousd = month_spend.late_nanousd + excluded.late_nanousd
+        """,
+        *([key[n] for key, _ in rows] for n in range(4)),
+        [amount.cost_nanousd for _, amount in rows],
+        [amount.unpriced_count for _, amount in rows],
+        [amount.late_nanousd for _, amount in rows],
+    )

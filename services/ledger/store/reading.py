@@ -1,0 +1,211 @@
+"""What people read: runs, entries, spend. Every figure is a sum over entries.
+
+Windows select trees by their root's start and count them whole (design.md 3, *Windows*), so that all
+breakdowns of one window add up to the same bill.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from contracts.ledger import ListRuns, RunFilter
+from services.ledger.domain.amounts import COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.db import Connection
+
+_SHOWN = ", ".join(
+    f"CASE WHEN r.run_id = r.root_run_id THEN r.tree_{name} ELSE r.own_{name} END AS {name}"
+    for name in COLUMNS
+)
+_OWN = ", ".join(f"r.own_{name}" for name in COLUMNS)
+_RUN = f"""
+    r.run_id, r.root_run_id, r.parent_run_id, r.delegation_id, r.channel_id, r.agent_id,
+    a.name AS agent_name, r.agent_version, r.user_id, r.started_by_user_id, r.surface, r.status,
+    r.provisional, r.shown_start, r.ended_at, r.error, r.model, r.provider, r.key_id,
+    r.conversation_id, r.environment_id, r.budget_nanousd, r.last_sign_at, {_SHOWN}, {_OWN},
+    (SELECT count(*) FROM run d WHERE d.org = r.org AND d.parent_run_id = r.run_id)
+        AS delegation_count
+"""
+_ORDERS = {
+    "started_at": "r.shown_start {direction} NULLS LAST",
+    "duration": "r.ended_at - r.shown_start {direction} NULLS LAST",
+    "cost": "CASE WHEN r.ended_at IS NULL THEN 1 ELSE 0 END, shown.cost_nanousd {direction}",
+    "tokens": "CASE WHEN r.ended_at IS NULL THEN 1 ELSE 0 END, shown.tokens {direction}",
+}
+"""Unfinished runs sort last in both directions for duration, cost and tokens (facts.md 3.4)."""
+_SHOWN_SORT = """
+    CROSS JOIN LATERAL (SELECT
+        CASE WHEN r.run_id = r.root_run_id THEN r.tree_cost_nanousd ELSE r.own_cost_nanousd END
+            AS cost_nanousd,
+        CASE WHEN r.run_id = r.root_run_id THEN r.tree_input + r.tree_output
+            ELSE r.own_input + r.own_output END AS tokens) AS shown
+"""
+_WINDOW = """
+    root.org = $1 AND root.run_id = root.root_run_id
+    AND root.shown_start >= $2 AND ($3::timestamptz IS NULL OR root.shown_start <= $3)
+"""
+
+
+def _where(narrowed: RunFilter, values: list[Any]) -> str:
+    conditions = ["r.org = $1"]
+
+    def add(condition: str, value: Any) -> None:
+        values.append(value)
+        conditions.append(condition.format(n=len(values)))
+
+    if narrowed.parent_run_id is not None:
+        add("r.parent_run_id = ${n}", narrowed.parent_run_id)
+    elif not narrowed.include_delegations:
+        conditions.append("r.run_id = r.root_run_id")
+    if narrowed.agent_id is not None:
+        add("r.agent_id = ${n}", narrowed.agent_id)
+    if narrowed.statuses:
+        add("r.status = ANY(${n}::text[])", [status.value for status in narrowed.statuses])
+    if narrowed.started_from is not None:
+        add("r.shown_start >= ${n}", narrowed.started_from)
+    if narrowed.started_to is not None:
+        add("r.shown_start <= ${n}", narrowed.started_to)
+    return " AND ".join(conditions)
+
+
+async def list_runs(
+    connection: Connection, org: str, question: ListRuns
+) -> tuple[Sequence[Any], int]:
+    """A page of runs, and how many the filter selects."""
+    values: list[Any] = [org]
+    where = _where(question.filter, values)
+    total = await connection.fetchval(f"SELECT count(*) FROM run r WHERE {where}", *values)
+    direction = "DESC" if question.descending else "ASC"
+    order = _ORDERS[question.order_by].format(direction=direction)
+    values += [question.skip, question.limit]
+    rows = await connection.fetch(
+        f"""
+        SELECT {_RUN} FROM run r {_SHOWN_SORT}
+        LEFT JOIN agent a ON a.org = r.org AND a.agent_id = r.agent_id
+        WHERE {where} ORDER BY {order}, r.run_id {direction}
+        OFFSET ${len(values) - 1} LIMIT ${len(values)}
+        """,
+        *values,
+    )
+    return rows, int(total)
+
+
+async def load_run(connection: Connection, org: str, run_id: str) -> Any | None:
+    """One run, or nothing."""
+    return await connection.fetchrow(
+        f"""
+        SELECT {_RUN} FROM run r LEFT JOIN agent a ON a.org = r.org AND a.agent_id = r.agent_id
+        WHERE r.org = $1 AND r.run_id = $2
+        """,
+        org,
+        run_id,
+    )
+
+
+async def horizon(connection: Connection) -> int:
+    """The first transaction that was not complete yet: what is below it no longer changes."""
+    return int(
+        await connection.fetchval("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+    )
+
+
+async def list_entries(
+    connection: Connection,
+    org: str,
+    run_id: str,
+    *,
+    tree: bool,
+    after: int,
+    as_of: int,
+    limit: int,
+) -> Sequence[Any]:
+    """Entries of a run (or its tree) in the order of their entering, up to the horizon."""
+    members = (
+        "SELECT m.run_id FROM run m WHERE m.org = $1 AND m.root_run_id = $2" if tree else "$2"
+    )
+    return await connection.fetch(
+        f"""
+        SELECT e.* FROM entry e
+        WHERE e.org = $1 AND e.billed_run_id IN ({members}) AND e.sequence > $3
+            AND e.transaction_id < $4::text::xid8
+        ORDER BY e.sequence LIMIT $5
+        """,
+        org,
+        run_id,
+        after,
+        str(as_of),
+        limit,
+    )
+
+
+async def spend_by_agent(
+    connection: Connection, org: str, start: datetime, end: datetime | None, month: str
+) -> Sequence[Any]:
+    """Trees by the agent that started them, costliest first; with the agent's own month."""
+    return await connection.fetch(
+        f"""
+        SELECT t.*, a.name AS agent_name, a.monthly_nanousd,
+            coalesce(m.cost_nanousd, 0) AS month_nanousd,
+            coalesce(m.unpriced_count, 0) AS month_unpriced
+        FROM (
+            SELECT root.agent_id, sum(root.tree_cost_nanousd) AS cost_nanousd,
+                count(*) AS run_count,
+                count(*) FILTER (WHERE root.tree_unpriced_count > 0
+                    OR root.tree_missing_delegate_count > 0) AS partial_run_count
+            FROM run root WHERE {_WINDOW} GROUP BY root.agent_id
+        ) AS t
+        LEFT JOIN agent a ON a.org = $1 AND a.agent_id = t.agent_id
+        LEFT JOIN month_spend m ON m.org = $1 AND m.scope = 'agent'
+            AND m.scope_id = t.agent_id AND m.month = $4
+        ORDER BY t.cost_nanousd DESC, t.agent_id
+        """,
+        org,
+        start,
+        end,
+        month,
+    )
+
+
+async def spend_by_line(
+    connection: Connection, column: str, org: str, start: datetime, end: datetime | None
+) -> Sequence[Any]:
+    """Entries of the window's trees by their own provider or key, costliest first."""
+    if column not in ("provider", "key_id"):
+        raise ValueError("lines are grouped by provider or key_id")
+    return await connection.fetch(
+        f"""
+        SELECT l.{column} AS value, sum(l.cost_nanousd) AS cost_nanousd,
+            count(DISTINCT l.run_id) AS run_count, sum(l.unpriced_count) AS unpriced_count
+        FROM run root
+        JOIN run r ON r.org = root.org AND r.root_run_id = root.run_id
+        JOIN run_line l ON l.org = r.org AND l.run_id = r.run_id
+        WHERE {_WINDOW}
+        GROUP BY l.{column} ORDER BY cost_nanousd DESC, l.{column}
+        """,
+        org,
+        start,
+        end,
+    )
+
+
+async def spend_by_day(
+    connection: Connection, org: str, start: datetime, end: datetime | None, timezone: str
+) -> Sequence[Any]:
+    """Trees by the day that they started on, in a time zone; days without runs are left out."""
+    return await connection.fetch(
+        f"""
+        SELECT (root.shown_start AT TIME ZONE $4)::date AS day,
+            sum(root.tree_cost_nanousd) AS cost_nanousd, count(*) AS run_count,
+            bool_or(root.tree_unpriced_count > 0 OR root.tree_missing_delegate_count > 0)
+                AS is_partial
+        FROM run root WHERE {_WINDOW} GROUP BY day ORDER BY day
+        """,
+        org,
+        start,
+        end,
+        timezone,
+    )

@@ -1,0 +1,169 @@
+"""Runs: loaded under lock, saved whole, and moved between the sums that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from services.ledger.domain.amounts import COLUMNS, NOTHING, Amount
+from services.ledger.domain.runs import Run
+from services.ledger.tables import RUN_MOMENTS, RUN_TEXTS, RUN_TEXTS_REQUIRED
+
+if TYPE_CHECKING:
+    from shared.db import Connection
+
+RunKey = tuple[str, str]
+"""Organization and run id."""
+
+_FIELDS = (
+    *RUN_TEXTS_REQUIRED,
+    "provisional",
+    *RUN_TEXTS,
+    "budget_nanousd",
+    "asked_in_chat",
+    "status",
+    "tools",
+    "missing_delegates",
+    *RUN_MOMENTS,
+    "revision",
+    "counted_agents",
+)
+_SELECT = ", ".join(("org", "run_id", *_FIELDS))
+_INSERT = f"""
+    INSERT INTO run ({_SELECT})
+    VALUES ({", ".join(f"${n}" for n in range(1, len(_FIELDS) + 3))})
+    ON CONFLICT DO NOTHING
+    """  # noqa: S608
+_UPDATE = f"""
+    UPDATE run SET {", ".join(f"{name} = ${n}" for n, name in enumerate(_FIELDS, start=3))}
+    WHERE org = $1 AND run_id = $2
+    """  # noqa: S608
+
+
+def _values(org: str, run: Run) -> tuple[Any, ...]:
+    values = []
+    for name in _FIELDS:
+        value = getattr(run, name)
+        values.append(list(value) if isinstance(value, tuple) else value)
+    return (org, run.run_id, *values)
+
+
+def _run(row: Any) -> Run:
+    values = {name: row[name] for name in ("run_id", *_FIELDS)}
+    values["tools"] = tuple(values["tools"])
+    values["counted_agents"] = tuple(values["counted_agents"])
+    return Run(**values)
+
+
+async def create_missing(connection: Connection, runs: Iterable[tuple[str, Run]]) -> None:
+    """Enter runs that are not there yet; others stay as they are."""
+    rows = sorted((_values(org, run) for org, run in runs), key=lambda row: row[:2])
+    if rows:
+        await connection.executemany(_INSERT, rows)
+
+
+async def lock_runs(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Run]:
+    """Load runs and hold them until the end of the transaction, in key order."""
+    rows = await connection.fetch(
+        f"""
+        SELECT {_SELECT} FROM run
+        JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
+        ORDER BY org, run_id FOR UPDATE OF run
+        """,  # noqa: S608
+        [org for org, _ in keys],
+        [run_id for _, run_id in keys],
+    )
+    return {(row["org"], row["run_id"]): _run(row) for row in rows}
+
+
+async def load_runs(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Run]:
+    """Load runs as they are."""
+    rows = await connection.fetch(
+        f"""
+        SELECT {_SELECT} FROM run
+        JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
+        """,  # noqa: S608
+        [org for org, _ in keys],
+        [run_id for _, run_id in keys],
+    )
+    return {(row["org"], row["run_id"]): _run(row) for row in rows}
+
+
+async def lock_members(connection: Connection, roots: Collection[RunKey]) -> dict[RunKey, Run]:
+    """Load and hold every run of these trees."""
+    rows = await connection.fetch(
+        f"""
+        SELECT {_SELECT} FROM run
+        JOIN unnest($1::text[], $2::text[]) AS t (org, root_run_id) USING (org, root_run_id)
+        ORDER BY org, run_id FOR UPDATE OF run
+        """,  # noqa: S608
+        [org for org, _ in roots],
+        [run_id for _, run_id in roots],
+    )
+    return {(row["org"], row["run_id"]): _run(row) for row in rows}
+
+
+async def save_runs(connection: Connection, runs: Sequence[tuple[str, Run]]) -> None:
+    """Write runs that are held."""
+    if runs:
+        await connection.executemany(_UPDATE, [_values(org, run) for org, run in runs])
+
+
+async def load_own_amounts(
+    connection: Connection, keys: Collection[RunKey]
+) -> dict[RunKey, Amount]:
+    """The sums of runs' own entries."""
+    rows = await connection.fetch(
+        f"""
+        SELECT org, run_id, {", ".join(f"own_{name}" for name in COLUMNS)} FROM run
+        JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
+        """,  # noqa: S608
+        [org for org, _ in keys],
+        [run_id for _, run_id in keys],
+    )
+    return {(row["org"], row["run_id"]): amount_of(row, "own_") for row in rows}
+
+
+def amount_of(row: Any, prefix: str = "") -> Amount:
+    """Read an amount out of a row's sum columns."""
+    return Amount(*(int(row[f"{prefix}{name}"]) for name in COLUMNS))
+
+
+async def add_amounts(
+    connection: Connection, prefix: str, amounts: Mapping[RunKey, Amount]
+) -> None:
+    """Add to runs' own (`own_`) or trees' (`tree_`) sums."""
+    rows = [(key, amount) for key, amount in sorted(amounts.items()) if amount != NOTHING]
+    if not rows:
+        return
+    sets = ", ".join(f"{prefix}{name} = run.{prefix}{name} + t.{name}" for name in COLUMNS)
+    columns = ", ".join(f"${n}::numeric[]" for n in range(3, len(COLUMNS) + 3))
+    await connection.execute(
+        f"""
+        UPDATE run SET {sets}
+        FROM unnest($1::text[], $2::text[], {columns}) AS t (org, run_id, {", ".join(COLUMNS)})
+        WHERE run.org = t.org AND run.run_id = t.run_id
+        """,  # noqa: S608
+        [key[0] for key, _ in rows],
+        [key[1] for key, _ in rows],
+        *([amount.values[n] for _, amount in rows] for n in range(len(COLUMNS))),
+    )
+
+
+async def load_shown_amounts(
+    connection: Connection, keys: Collection[RunKey]
+) -> dict[RunKey, Amount]:
+    """What a run's figure shows: its whole tree for a root, else its own entries."""
+    columns = ", ".join(
+        f"CASE WHEN run_id = root_run_id THEN tree_{name} ELSE own_{name} END AS {name}"
+        for name in COLUMNS
+    )
+    rows = await connection.fetch(
+        f"""
+        SELECT org, run_id, {columns} FROM run
+        JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
+        """,  # noqa: S608
+        [org for org, _ in keys],
+        [run_id for _, run_id in keys],
+    )
+    return {(row["org"], row["run_id"]): amount_of(row) for row in rows}

@@ -1,0 +1,166 @@
+"""The connection to NATS: publishing with acknowledgement, subscriptions, reconnects.
+
+Everything waits for the stream's word: a publish that is not acknowledged has not happened, and its
+outbox row stays. Consumers and streams are made by the bootstrap step, never here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+from faststream.nats import NatsBroker
+from faststream.security import SASLPlaintext
+from nats.js.errors import APIError
+
+from contracts.envelope import BODY_BYTES_MAX
+from contracts.errors import Retryable
+from shared import metrics
+from shared.log import logger
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+    from shared.outbox import Message
+
+ACK_S_MAX = 5.0
+RECONNECT_WAIT_S = 0.2
+CONNECT_S_MAX = 2
+PENDING_PUBLISHES_MAX = 256
+GRACE_S = 15
+MESSAGE_ID_HEADER = "Nats-Msg-Id"
+
+
+class BusUnavailable(Retryable):
+    """NATS did not take it: away, reconnecting, or a full stream refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The stream's word on one message."""
+
+    stream: str
+    sequence: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BusAddress:
+    """Where the bus is and who connects."""
+
+    url: str
+    user: str | None
+    password: str | None
+    name: str
+    """Also the inbox prefix: `_INBOX.<name>`, whose answers only this user hears."""
+
+
+class Bus:
+    """One process's connection; `broker` carries its FastStream subscribers."""
+
+    def __init__(self, address: BusAddress) -> None:
+        """Prepare; nothing is connected before `start`."""
+        self.inbox_prefix = f"_INBOX.{address.name}"
+        credentials = (
+            {"security": SASLPlaintext(address.user, address.password or "")}
+            if address.user
+            else {}
+        )
+        self.broker = NatsBroker(
+            address.url,
+            inbox_prefix=self.inbox_prefix,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]
+            connect_timeout=CONNECT_S_MAX,
+            allow_reconnect=True,
+            name=address.name,
+            graceful_timeout=GRACE_S,
+            logger=None,
+            error_cb=self._on_error,
+            reconnected_cb=self._on_reconnect,
+            disconnected_cb=self._on_disconnect,
+            **credentials,  # type: ignore[arg-type]
+        )
+        self._slots = asyncio.Semaphore(PENDING_PUBLISHES_MAX)
+
+    @property
+    def client(self) -> Client:
+        """The nats-py client underneath."""
+        return self.broker._connection  # type: ignore[return-value]
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the connection stands."""
+        connection = self.broker._connection
+        return connection is not None and connection.is_connected
+
+    async def connect(self) -> None:
+        """Connect, waiting for a server that is not up yet, for as long as it takes."""
+        while True:
+            try:
+                await self.broker.connect()
+            except (OSError, nats.errors.Error, TimeoutError) as error:
+                logger().warning("bus_waits", cause=type(error).__name__)
+                await asyncio.sleep(RECONNECT_WAIT_S)
+            else:
+                return
+
+    async def start(self) -> None:
+        """Start the subscribers that were put on the broker."""
+        await self.connect()
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        """Let running handlers end, then disconnect."""
+        await self.broker.stop()
+
+    async def publish(self, message: Message) -> Ack:
+        """Publish one message and wait for its stream's acknowledgement.
+
+        Raises:
+            BusUnavailable: nobody answered in `ACK_S_MAX`, or the stream refused (full).
+        """
+        async with self._slots:
+            try:
+                reply = await self.client.request(
+                    message.subject,
+                    message.body,
+                    timeout=ACK_S_MAX,
+                    headers={MESSAGE_ID_HEADER: message.message_id},
+                )
+            except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
+                raise BusUnavailable(
+                    "the bus did not acknowledge: try again", reason=type(error).__name__.lower()
+                ) from error
+        answer: dict[str, Any] = json.loads(reply.data)
+        if refused := answer.get("error"):
+            raise BusUnavailable(
+                f"the stream refused: {refused.get('description', 'no reason given')}",
+                reason="stream_refused",
+                stream_error=refused.get("err_code"),
+            )
+        return Ack(answer["stream"], answer["seq"], bool(answer.get("duplicate")))
+
+    async def publish_all(self, messages: Sequence[Message]) -> list[Ack]:
+        """Publish many at once, at most `PENDING_PUBLISHES_MAX` unacknowledged."""
+        if any(len(message.body) > 2 * BODY_BYTES_MAX for message in messages):
+            raise ValueError("a body beyond the wire's limit reached the bus")
+        return list(await asyncio.gather(*(self.publish(message) for message in messages)))
+
+    async def _on_error(self, error: Exception) -> None:
+        if "permissions violation" in str(error).lower():
+            metrics.PERMISSION_VIOLATIONS.inc()
+            logger().error("bus_forbids", message=str(error)[:300])
+        else:
+            logger().warning("bus_error", cause=type(error).__name__)
+
+    async def _on_reconnect(self) -> None:
+        metrics.RECONNECTS.inc()
+        logger().info("bus_reconnected")
+
+    async def _on_disconnect(self) -> None:
+        logger().warning("bus_disconnected")

@@ -1,0 +1,148 @@
+"""Postgres: one pool per process, one schema per room, and what counts as "may work later".
+
+The one thing not to break: a handler's effect is one transaction (`Database.transaction`), taken by
+the caller and passed down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncpg
+import orjson
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection = PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]
+
+POOL_CONNECTIONS_MAX = 8
+"""More than 8 connections on a hot row make it slower (measured, dependencies.md 6)."""
+STATEMENT_S_MAX = 30
+LOCK_S_MAX = 10
+CONNECT_S_MAX = 5
+
+_TRANSIENT = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.CrashShutdownError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.QueryCanceledError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    ConnectionError,
+    TimeoutError,
+    OSError,
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the database may answer later: it is down, starting, or somebody held a lock."""
+    return isinstance(error, _TRANSIENT)
+
+
+class _Connection(asyncpg.Connection):
+    """Leaves out the reset statement: nothing here sets session state, it costs a round trip."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+async def _prepare(connection: Connection) -> None:
+    for kind in ("json", "jsonb"):
+        await connection.set_type_codec(
+            kind,
+            encoder=lambda value: orjson.dumps(value).decode(),
+            decoder=orjson.loads,
+            schema="pg_catalog",
+        )
+
+
+class Database:
+    """The room's pool. Connects lazily, so that a room starts while Postgres is away."""
+
+    def __init__(
+        self, dsn: str, *, schema: str, connections_max: int = POOL_CONNECTIONS_MAX
+    ) -> None:
+        """Remember where to connect; `schema` becomes the search path."""
+        self._dsn = dsn
+        self._schema = schema
+        self._connections_max = connections_max
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._opening = asyncio.Lock()
+
+    @property
+    def schema(self) -> str:
+        """The room's schema."""
+        return self._schema
+
+    async def pool(self) -> asyncpg.Pool[asyncpg.Record]:
+        """The pool, opened at the first call that finds Postgres up."""
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    self._pool = await asyncpg.create_pool(
+                        self._dsn,
+                        min_size=1,
+                        max_size=self._connections_max,
+                        connection_class=_Connection,
+                        init=_prepare,
+                        timeout=CONNECT_S_MAX,
+                        command_timeout=STATEMENT_S_MAX,
+                        # TCP to a wheel without OpenSSL; an unreadable HOME must not matter.
+                        ssl=False if "sslmode" not in self._dsn else None,
+                        server_settings={
+                            "search_path": self._schema,
+                            "timezone": "UTC",
+                            "application_name": f"rienda {self._schema}",
+                            "lock_timeout": f"{LOCK_S_MAX}s",
+                            "statement_timeout": f"{STATEMENT_S_MAX}s",
+                            "idle_in_transaction_session_timeout": f"{STATEMENT_S_MAX}s",
+                        },
+                    )
+        return self._pool
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One transaction: committed at the end, rolled back by any exception."""
+        pool = await self.pool()
+        async with pool.acquire(timeout=CONNECT_S_MAX) as connection, connection.transaction():
+            yield connection
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        """One snapshot for several statements; writes nothing."""
+        pool = await self.pool()
+        async with (
+            pool.acquire(timeout=CONNECT_S_MAX) as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            yield connection
+
+    async def is_up(self) -> bool:
+        """Whether a trivial statement is answered."""
+        try:
+            pool = await self.pool()
+            async with pool.acquire(timeout=1) as connection:
+                return bool(await connection.fetchval("SELECT true", timeout=1))
+        except Exception as error:
+            if is_transient(error):
+                return False
+            raise
+
+    async def close(self) -> None:
+        """Close the pool; a connection that does not end in time is cut."""
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                async with asyncio.timeout(CONNECT_S_MAX):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()

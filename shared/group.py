@@ -1,0 +1,59 @@
+"""Group commit: what waits in a process is decided together, in one transaction.
+
+A commit costs a disk flush; 256 questions that share one cost a fraction each (dependencies.md 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+ITEMS_MAX = 256
+"""Most questions of one transaction (design.md 4, *Group commit*)."""
+
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
+
+
+class Group(Generic[Asked, Answered]):
+    """Collects calls of `submit` and hands them to `decide` in order of arrival."""
+
+    def __init__(
+        self, decide: Callable[[Sequence[Asked]], Awaitable[Sequence[Answered]]]
+    ) -> None:
+        """`decide` answers all of them, in order, after its commit."""
+        self._decide = decide
+        self._waiting: list[tuple[Asked, asyncio.Future[Answered]]] = []
+        self._wake = asyncio.Event()
+
+    async def submit(self, asked: Asked) -> Answered:
+        """Have one decided; raises what the decision of its group raised."""
+        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._waiting.append((asked, future))
+        self._wake.set()
+        return await future
+
+    async def run(self) -> None:
+        """Decide groups until cancelled."""
+        while True:
+            await self._wake.wait()
+            group, self._waiting = self._waiting[:ITEMS_MAX], self._waiting[ITEMS_MAX:]
+            if not self._waiting:
+                self._wake.clear()
+            # Who stopped waiting is not decided for: nobody would hear the answer.
+            group = [(asked, future) for asked, future in group if not future.done()]
+            if group:
+                await self._decide_group(group)
+
+    async def _decide_group(self, group: Sequence[tuple[Asked, asyncio.Future[Answered]]]) -> None:
+        try:
+            answers = await self._decide([asked for asked, _ in group])
+        except Exception as error:
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), answer in zip(group, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
