@@ -230,6 +230,11 @@ def token_of(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
 
+def stream_spec(name: str) -> StreamSpec:
+    """A stream of the catalogue."""
+    return next(stream for stream in STREAMS if stream.name == name)
+
+
 def find_event(name: str) -> EventType:
     """Look an event up by name; older versions of it are upcast to this one.
 

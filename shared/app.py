@@ -146,9 +146,10 @@ async def _stop(
     await asyncio.wait({web}, timeout=GRACE_S)
     try:
         async with asyncio.timeout(GRACE_S):
-            await process.bus.stop()
+            # Answers under way need the connection: they end first.
             if process.drain is not None:
                 await process.drain()
+            await process.bus.stop()
     except TimeoutError:
         logger().warning("stop_cut_short")
     for task in loops:

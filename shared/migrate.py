@@ -154,7 +154,8 @@ def _sqlalchemy_url(dsn: str) -> str:
     scheme, rest = dsn.split("://", 1)
     if not scheme.startswith("postgres"):
         raise ValueError("a Postgres URL begins with postgresql://")
-    return f"postgresql+asyncpg://{rest}"
+    # TLS is not negotiated here (`_CONNECT`); the driver's own query words are not SQLAlchemy's.
+    return f"postgresql+asyncpg://{rest.partition('?')[0]}"
 
 
 def migrate_now(dsn: str, *, schema: str, migrations: Path) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from faststream import AckPolicy
 from faststream.nats import JStream, NatsMessage, PullSub
 
+from contracts.catalog import stream_spec
 from shared.bus import BusUnavailable
 from shared.db import is_transient
 from shared.log import logger
@@ -28,7 +29,8 @@ def subscribe(bus: Bus, consumer: Consumer) -> None:
     """Hear a durable in bounded batches, acknowledged by the consumer itself."""
     spec = consumer.durable
     subscriber = bus.broker.subscriber(
-        "",
+        # The framework asks for a subject; the durable itself is unfiltered.
+        stream_spec(spec.stream).subjects[0],
         stream=JStream(spec.stream, declare=False),
         durable=spec.durable,
         inbox_prefix=f"{bus.inbox_prefix}.".encode(),

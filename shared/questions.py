@@ -133,13 +133,15 @@ class Responder:
         self._room = room
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
-        subscriber = bus.broker.subscriber(
+        self._subscriber = bus.broker.subscriber(
             f"rienda.ask.*.*.*.{room}.*",
             queue=room,
             ack_policy=AckPolicy.MANUAL,
             decoder=_undecoded,
+            # The answer is sent when it is made; the framework would answer nothing at once.
+            no_reply=True,
         )
-        subscriber(self._on_message)
+        self._subscriber(self._on_message)
 
     async def _on_message(self, message: NatsMessage) -> None:
         raw: Msg = message.raw_message
@@ -153,7 +155,8 @@ class Responder:
         task.add_done_callback(self._tasks.discard)
 
     async def drain(self) -> None:
-        """Wait for the answers under way."""
+        """Take no more questions and wait for the answers under way."""
+        await self._subscriber.stop()
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 

@@ -30,6 +30,7 @@ from services.ledger.requests.reading import Reader
 from shared.clock import FixedClock
 from shared.consume import Consumer, Delivery
 from shared.db import Database
+from shared.log import configure
 from shared.questions import Question
 from tests.factories import NOON, Feed, channel, minutes, organization
 
@@ -41,6 +42,7 @@ class LedgerRoom:
     """Feeds deliveries to the ledger's own handlers and asks its own answers."""
 
     def __init__(self, url: str) -> None:
+        configure(room="ledger", part="test")
         self.database = Database(url, schema="ledger")
         self.clock = FixedClock(NOON + minutes(30))
         reports = ChannelReports(BOOK)

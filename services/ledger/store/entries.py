@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from uuid_utils.compat import uuid7
 
 from contracts.channel import Tokens
@@ -88,13 +89,14 @@ async def save_claims(connection: Connection, claims: Mapping[RequestKey, Claims
     if claims:
         await connection.execute(
             """
-            UPDATE request SET claims = t.claims
-            FROM unnest($1::text[], $2::text[], $3::jsonb[]) AS t (org, request_id, claims)
+            UPDATE request SET claims = t.claims::jsonb
+            FROM unnest($1::text[], $2::text[], $3::text[]) AS t (org, request_id, claims)
             WHERE request.org = t.org AND request.request_id = t.request_id
             """,
             [org for org, _ in claims],
             [request_id for _, request_id in claims],
-            [claims_to_json(value) for value in claims.values()],
+            # As text: the driver takes a list in a list for an array of two dimensions.
+            [orjson.dumps(claims_to_json(value)).decode() for value in claims.values()],
         )
 
 

@@ -1,0 +1,1 @@
+"""What runs the rooms: data directory, embedded servers, supervisor, commands."""

@@ -1,0 +1,244 @@
+"""The bootstrap step and the bootstrap process, put together.
+
+`prepare` runs once before the rooms start. `serve` stays up and answers `bootstrap.issue` and
+`bootstrap.revoke`. The one thing not to break: only the gateway may ask; it has checked who is
+allowed to make a channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass, replace
+from typing import Final
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.errors import APIError
+
+from contracts.bootstrap import Credential, IssueCredential, RevokeCredential, Revoked
+from contracts.catalog import DEPLOYMENT, STREAMS
+from contracts.errors import Forbidden, Retryable
+from contracts.types import Wire
+from services.host.bootstrap.channel_users import ChannelUsers
+from services.host.bootstrap.credentials import BusUsers
+from services.host.bootstrap.database import prepare_postgres
+from services.host.bootstrap.errors import ServerUnusable
+from services.host.bootstrap.reload import SystemConnection, can_log_in
+from services.host.bootstrap.rights import channel_user, inbox_prefix
+from services.host.bootstrap.settings import PrepareSettings, ServeSettings
+from services.host.bootstrap.streams import (
+    Catalogue,
+    Decision,
+    StreamReport,
+    prepare_streams,
+)
+from shared.bus import CONNECT_S_MAX, RECONNECT_WAIT_S, Bus, BusAddress
+from shared.health import health_server
+from shared.log import logger
+from shared.questions import Question, Responder
+
+NAME: Final = "bootstrap"
+ASKER: Final = "gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `prepare` changed; empty lists when it ran before."""
+
+    postgres: list[str]
+    streams: StreamReport
+
+
+async def prepare(settings: PrepareSettings, decision: Decision) -> Report:
+    """Prepare Postgres, then the streams.
+
+    Errors: UnsafeDifference, StreamRefused, ServerUnusable.
+    """
+    done = await prepare_postgres(
+        settings.postgres_url.get_secret_value(),
+        database=settings.database,
+        passwords={
+            role: secret.get_secret_value() for role, secret in settings.role_passwords.items()
+        },
+    )
+    client = await _connect(settings)
+    try:
+        streams = await prepare_streams(
+            JetStreamContext(client),
+            _catalogue(channel_age_s=settings.channel_age_s),
+            decision=decision,
+        )
+    except (nats.errors.Error, APIError, TimeoutError) as error:
+        raise _unusable(error) from error
+    finally:
+        await client.close()
+    return Report(done, streams)
+
+
+def _catalogue(*, channel_age_s: int) -> Catalogue:
+    return Catalogue(
+        tuple(
+            replace(stream, age_s_max=channel_age_s) if stream.name == "CHANNEL" else stream
+            for stream in STREAMS
+        )
+    )
+
+
+async def _connect(settings: PrepareSettings) -> Client:
+    try:
+        return await nats.connect(
+            settings.nats_url,
+            user=settings.nats_user,
+            password=settings.password,
+            name=NAME,
+            allow_reconnect=False,
+            connect_timeout=CONNECT_S_MAX,
+            error_cb=_log_error,
+        )
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        raise _unusable(error) from error
+
+
+def _unusable(error: Exception) -> ServerUnusable:
+    said = str(error) or type(error).__name__
+    return ServerUnusable("NATS", said, setting="RIENDA_BOOTSTRAP_NATS_URL")
+
+
+async def _log_error(error: Exception) -> None:
+    logger().warning("bus_error", cause=type(error).__name__)
+
+
+class Answers:
+    """Answers the gateway's questions; `users` is None with a server of somebody else's."""
+
+    def __init__(self, users: ChannelUsers | None, *, channel_url: str) -> None:
+        """Take the users and the address that channels are told."""
+        self._users = users
+        self._channel_url = channel_url
+
+    async def issue(self, question: Question) -> Wire:
+        """Make or replace the bus user of a channel.
+
+        Raises:
+            Forbidden: somebody else than the gateway asks.
+            Retryable: the server could not be made to agree.
+        """
+        _require_gateway(question)
+        wanted: IssueCredential = question.data
+        if self._users is None:
+            return Credential(
+                available=False, url=None, user=None, password=None, inbox_prefix=None
+            )
+        user = channel_user(wanted.org, wanted.channel_id)
+        password = await self._users.issue(wanted.org, wanted.channel_id)
+        return Credential(
+            available=True,
+            url=self._channel_url,
+            user=user,
+            password=password,
+            inbox_prefix=inbox_prefix(user),
+        )
+
+    async def revoke(self, question: Question) -> Wire:
+        """Remove the bus user of a channel and cut it.
+
+        Raises:
+            Forbidden: somebody else than the gateway asks.
+            Retryable: the server could not be made to agree.
+        """
+        _require_gateway(question)
+        wanted: RevokeCredential = question.data
+        if self._users is None:
+            return Revoked(existed=False)
+        return Revoked(existed=await self._users.revoke(wanted.org, wanted.channel_id))
+
+
+def _require_gateway(question: Question) -> None:
+    asked = question.asked
+    if (asked.kind, asked.asker, asked.org) != ("room", ASKER, DEPLOYMENT):
+        raise Forbidden("only the gateway asks for bus credentials", reason="not_for_you")
+
+
+class BootstrapProcess:
+    """The process that stays up."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        """Assemble; nothing is connected before `run`."""
+        self._bus = Bus(
+            BusAddress(settings.nats_url, settings.nats_user, settings.password, name=NAME)
+        )
+        self._system: SystemConnection | None = None
+        self._users: ChannelUsers | None = None
+        if settings.config_folder and settings.sys_user and settings.sys_password:
+            self._system = SystemConnection(
+                settings.nats_url,
+                user=settings.sys_user,
+                password=settings.sys_password.get_secret_value(),
+            )
+
+            async def probe(*, user: str, password: str) -> bool:
+                return await can_log_in(settings.nats_url, user=user, password=password)
+
+            self._users = ChannelUsers(BusUsers(settings.config_folder), self._system, probe)
+        answers = Answers(self._users, channel_url=settings.channel_nats_url or settings.nats_url)
+        self._responder = Responder(
+            self._bus, room=NAME, answers={"issue": answers.issue, "revoke": answers.revoke}
+        )
+        self._server = health_server(
+            {"started": self._is_started, "bus": self._is_bus_up},
+            host=settings.http_host,
+            port=settings.http_port,
+        )
+        self._started = False
+
+    async def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; answer the exit code."""
+        stop = asyncio.Event()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(name, stop.set)
+        stopping = asyncio.create_task(stop.wait())
+        web = asyncio.create_task(self._server.serve())
+        starting = asyncio.create_task(self._start())
+        try:
+            await asyncio.wait({starting, stopping, web}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                logger().info("serving")
+                await asyncio.wait({stopping, web}, return_when=asyncio.FIRST_COMPLETED)
+            return 0 if stop.is_set() else 1
+        finally:
+            starting.cancel()
+            await self._stop()
+            await asyncio.gather(starting, web, return_exceptions=True)
+
+    async def _start(self) -> None:
+        await self._bus.connect()
+        while self._users and self._system:
+            try:
+                if not self._system.is_up:
+                    await self._system.connect()
+                await self._users.agree()
+                break
+            except (OSError, nats.errors.Error, TimeoutError, Retryable) as error:
+                logger().warning("system_account_waits", cause=type(error).__name__)
+                await asyncio.sleep(RECONNECT_WAIT_S)
+        await self._bus.start()
+        self._started = True
+
+    async def _stop(self) -> None:
+        self._started = False
+        # Answers under way need the connection, so they come first.
+        await self._responder.drain()
+        await self._bus.stop()
+        if self._system:
+            await self._system.close()
+        self._server.should_exit = True
+
+    async def _is_started(self) -> bool:
+        return self._started
+
+    async def _is_bus_up(self) -> bool:
+        return self._bus.is_up and (self._system is None or self._system.is_up)

@@ -1,0 +1,93 @@
+"""Settings of the bootstrap step, from the environment (`RIENDA_BOOTSTRAP_…`).
+
+The one thing not to break: the superuser's address is read by `prepare` alone; the process that
+stays up never has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from contracts.catalog import CHANNEL_AGE_S
+from services.host.bootstrap.environment import DATABASE, all_roles
+from services.host.bootstrap.errors import BootstrapSettingsMissing
+
+PREFIX: Final = "RIENDA_BOOTSTRAP_"
+Port = Annotated[int, Field(ge=1, le=65_535)]
+_Settings = TypeVar("_Settings", bound=BaseSettings)
+
+
+def _require_all_roles(passwords: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    if missing := [role for role in all_roles() if role not in passwords]:
+        raise ValueError(f"no password for {', '.join(missing)}")
+    return passwords
+
+
+class _BusSettings(BaseSettings):
+    """The login that may do everything in the account."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+
+    nats_url: str
+    """Address of the bus, without credentials."""
+    nats_user: str | None = None
+    """User of the account that holds JetStream; none where the server asks for none."""
+    nats_password: SecretStr | None = None
+    """Its password."""
+
+    @property
+    def password(self) -> str | None:
+        """The password in the clear."""
+        return self.nats_password.get_secret_value() if self.nats_password else None
+
+
+class PrepareSettings(_BusSettings):
+    """What `prepare` needs."""
+
+    postgres_url: SecretStr
+    """A login that may make roles and databases; any database of the server."""
+    database: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")] = DATABASE
+    """Name of the database that holds the rooms' schemas."""
+    role_passwords: Annotated[dict[str, SecretStr], AfterValidator(_require_all_roles)]
+    """JSON object: each role of each room (`ledger`, `ledger_owner`, …) to its password."""
+    channel_age_s: Annotated[int, Field(ge=3_600, le=366 * 86_400)] = CHANNEL_AGE_S
+    """Seconds that the stream CHANNEL keeps a message; also the bound that an erasure states."""
+
+
+class ServeSettings(_BusSettings):
+    """What `serve` needs."""
+
+    sys_user: str | None = None
+    """User of the system account of the embedded server."""
+    sys_password: SecretStr | None = None
+    """Its password."""
+    config_folder: Path | None = None
+    """Where the embedded server's configuration lies; none with a server of somebody else's."""
+    channel_nats_url: str | None = None
+    """Address that channels are told, where it differs from `nats_url`."""
+    http_host: str = "127.0.0.1"
+    """Where `/health`, `/ready` and `/metrics` listen."""
+    http_port: Port
+    """Port of the same."""
+
+
+def read_settings(kind: Callable[[], _Settings]) -> _Settings:
+    """Read settings of one kind.
+
+    Errors: BootstrapSettingsMissing names the variables.
+    """
+    try:
+        return kind()
+    except ValidationError as error:
+        problems = [_problem(item) for item in error.errors(include_input=False)]
+        raise BootstrapSettingsMissing(problems) from None
+
+
+def _problem(item: Any) -> str:
+    name = PREFIX + "_".join(str(part) for part in item["loc"]).upper()
+    return f"{name}: {item['msg'].lower()}"

@@ -1,0 +1,1 @@
+"""Keeps servers and rooms running: starts, watches, starts again, ends in reverse order."""

@@ -1,0 +1,198 @@
+"""Every order, repetition and cut of the same events leaves the same books."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import defaultdict
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.channel import Tokens
+from contracts.types import RunStatus
+from services.ledger.domain.pricing import price_usage
+from tests.factories import NOON, Feed, agent, finished, minutes, organization, started, usage
+from tests.ledger_room import BOOK, LedgerRoom
+
+pytestmark = pytest.mark.integration
+ORGS = itertools.count(1)
+MODELS = ("claude-opus-4-6", "claude-haiku-4-5", "no-such-model")
+
+
+@pytest.fixture(scope="module")
+async def room(servers):
+    database = await servers.new_database("ledger")
+    room = LedgerRoom(database.url("ledger"))
+    yield room
+    await room.close()
+    await servers.drop_database(database)
+
+
+@st.composite
+def stories(draw):
+    """A forest of runs with requests that are reported once or several times, some wrongly."""
+    run_count = draw(st.integers(1, 5))
+    runs = []
+    for number in range(run_count):
+        parent = draw(st.none() | st.integers(0, number - 1)) if number else None
+        runs.append((f"r{number}", parent, draw(st.sampled_from(("coder", "helper")))))
+    reports = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, 5),
+                st.integers(0, run_count - 1),
+                st.sampled_from(MODELS),
+                st.integers(-1, 3_000),
+                st.integers(0, 900),
+                st.booleans(),
+                st.integers(0, 3),
+            ),
+            max_size=12,
+        )
+    )
+    ends = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, run_count - 1),
+                st.sampled_from((RunStatus.COMPLETED, RunStatus.FAILED)),
+                st.integers(5, 7),
+                st.integers(0, 1),
+            ),
+            max_size=4,
+        )
+    )
+    return runs, reports, ends
+
+
+def events_of(feed: Feed, story, org: str):
+    runs, reports, ends = story
+    roots: dict[str, str] = {}
+    events = []
+    for run_id, parent, agent_id in runs:
+        roots[run_id] = run_id if parent is None else roots[runs[parent][0]]
+        events.append(
+            feed.channel(
+                started(
+                    run_id,
+                    agent_id=agent_id,
+                    root_run_id=roots[run_id],
+                    parent_run_id=None if parent is None else runs[parent][0],
+                ),
+                org=org,
+            )
+        )
+    said = []
+    for request, run, model, input_tokens, output, interrupted, at in reports:
+        report = usage(
+            f"q{request}",
+            f"r{run}",
+            model=model,
+            tokens=Tokens(input=input_tokens, output=output),
+            interrupted=interrupted,
+            occurred_at=NOON + minutes(at),
+        )
+        said.append(report)
+        events.append(feed.channel(report, org=org))
+    for run, status, at, missing in ends:
+        end = finished(
+            f"r{run}", status=status, ended_at=NOON + minutes(at), missing_delegates=missing
+        )
+        events.append(feed.channel(end, org=org))
+    return events, said, roots
+
+
+def expected_bill(said):
+    """The rule of design.md 4 written a second time, over the whole set of reports."""
+    claims = defaultdict(list)
+    for report in said:
+        claims[report.request_id].append(report)
+    bill = defaultdict(int)
+    for reports in claims.values():
+        contexts = defaultdict(list)
+        for report in reports:
+            contexts[(report.run_id, report.model)].append(report)
+        owner = min(contexts, key=lambda key: (min(r.occurred_at for r in contexts[key]), key))
+        priced = [(price_usage(BOOK, report), report) for report in contexts[owner]]
+
+        def rank(item):
+            price, report = item
+            return (
+                price.reason != "bad_usage",
+                not report.interrupted,
+                report.tokens.output,
+                report.tokens.input,
+            )
+
+        best = max(priced, key=rank)
+        bill[owner[0]] += best[0].cost_nanousd
+    return bill
+
+
+async def state_of(room: LedgerRoom, org: str):
+    """Everything that people read, and the sums behind it."""
+    runs = await room.runs(org, include_delegations=True)
+    shown = {
+        run.run_id: run.model_dump(exclude={"last_sign_at"}) for run in runs.items
+    }
+    spend = await room.spend(org)
+    months = await room.rows(
+        "SELECT scope, scope_id, month, cost_nanousd, unpriced_count FROM month_spend "
+        "WHERE org = $1 AND (cost_nanousd <> 0 OR unpriced_count <> 0) ORDER BY 1, 2, 3",
+        org,
+    )
+    return shown, spend, [tuple(row) for row in months]
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(story=stories(), seed=st.integers(0, 2**32))
+async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, seed):
+    chance = random.Random(seed)
+    states = []
+    for shuffled in (False, True, True):
+        org = f"org-{next(ORGS)}"
+        feed = Feed()
+        await room.hear([feed.directory(organization(), org, org=org)])
+        await room.hear([feed.directory(agent("coder"), "coder", org=org)])
+        events, said, roots = events_of(feed, story, org)
+        if shuffled:
+            events = events + chance.choices(events, k=len(events) // 2)
+            chance.shuffle(events)
+        await room.hear(events, batch=chance.choice((1, 2, 3, 50)))
+        shown, spend, months = await state_of(room, org)
+        states.append((shown, _without_org(spend), _months(months, org)))
+
+        bill = expected_bill(said)
+        total = sum(bill.values())
+        assert spend.cost_nanousd == total
+        for breakdown in (spend.by_agent, spend.by_provider, spend.by_key, spend.by_day):
+            assert sum(line.cost_nanousd for line in breakdown) == total
+        assert spend.month_to_date_nanousd == total
+        entered = await room.rows(
+            "SELECT billed_run_id, sum(cost_nanousd)::bigint AS cost FROM entry WHERE org = $1 "
+            "GROUP BY 1",
+            org,
+        )
+        assert {row["billed_run_id"]: row["cost"] for row in entered if row["cost"]} == {
+            run_id: cost for run_id, cost in bill.items() if cost
+        }
+        for run_id, row in shown.items():
+            assert row["own"]["cost_nanousd"] == bill.get(run_id, 0)
+            if roots[run_id] == run_id:
+                members = [member for member, root in roots.items() if root == run_id]
+                tree = sum(bill.get(member, 0) for member in members)
+                assert row["totals"]["cost_nanousd"] == tree
+    assert states[0] == states[1] == states[2]
+
+
+def _without_org(spend):
+    return spend.model_dump(exclude={"started_from"})
+
+
+def _months(months, org):
+    return [("" if scope_id == org else scope_id, *rest) for _, scope_id, *rest in months]
