@@ -1,0 +1,182 @@
+"""Batches, refusals, retries and dead letters: neighbours go on, nothing is lost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from contracts.catalog import DURABLES
+from contracts.errors import Invalid, Retryable
+from shared import failures
+from shared.clock import FixedClock
+from shared.consume import Consumer, Delivery
+from shared.failures import TRIES_MAX, retry_delay
+from tests.factories import NOON, Feed, started
+
+pytestmark = pytest.mark.integration
+CHANNEL = next(durable for durable in DURABLES if durable.stream == "CHANNEL")
+
+
+class Recorder:
+    """A handler that keeps what it committed and fails where a test wants it to."""
+
+    def __init__(self) -> None:
+        self.poison: dict[str, Exception] = {}
+        self.refused: set[str] = set()
+        self.postponed: set[str] = set()
+        self.calls = 0
+
+    async def __call__(self, connection, batch) -> None:
+        self.calls += 1
+        for item in batch.received:
+            run_id = item.event.data.run_id
+            if run_id in self.poison:
+                raise self.poison[run_id]
+            if run_id in self.refused:
+                batch.refuse(item, Invalid("no", reason="tested"))
+            elif run_id in self.postponed:
+                batch.postpone(item, Retryable("later", reason="early"))
+            else:
+                await connection.execute(
+                    "INSERT INTO request (org, request_id, claims) VALUES ('t', $1, '[]') "
+                    "ON CONFLICT DO NOTHING",
+                    run_id,
+                )
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def clock():
+    return FixedClock(NOON)
+
+
+@pytest.fixture
+def consumer(database, recorder, clock):
+    return Consumer(
+        room="ledger", durable=CHANNEL, database=database, handler=recorder, clock=clock
+    )
+
+
+async def handled(database) -> set[str]:
+    async with database.transaction() as connection:
+        rows = await connection.fetch("SELECT request_id FROM request WHERE org = 't'")
+    return {row["request_id"] for row in rows}
+
+
+async def rows_of(database, table: str):
+    async with database.transaction() as connection:
+        return await connection.fetch(f"SELECT * FROM {table} ORDER BY stream_sequence")
+
+
+def deliveries(*run_ids: str) -> list[Delivery]:
+    feed = Feed()
+    return [feed.channel(started(run_id)) for run_id in run_ids]
+
+
+async def test_a_message_that_cannot_be_read_is_dead_and_its_neighbours_go_on(
+    consumer, database
+):
+    good = deliveries("r1", "r2")
+    bad = [
+        Delivery(good[0].subject, b"\xff\x00", "CHANNEL", 11),
+        Delivery(good[0].subject, good[0].body.replace(b"acme", b"beta"), "CHANNEL", 12),
+        Delivery(good[0].subject.replace("run_started", "nothing"), b"{}", "CHANNEL", 13),
+        Delivery("rienda.event.acme.channel", b"{}", "CHANNEL", 14),
+        Delivery(good[0].subject, good[0].body.replace(b'"r1"', b'"r\\u0000"'), "CHANNEL", 15),
+        Delivery(good[0].subject, b'"' + b"x" * 300_000 + b'"', "CHANNEL", 16),
+    ]
+    await consumer.handle([good[0], *bad, good[1]])
+    assert await handled(database) == {"r1", "r2"}
+    dead = await rows_of(database, "dead_letter")
+    assert [row["reason"] for row in dead] == [
+        "not_json",
+        "wrong_organization",
+        "unknown_event",
+        "unknown_subject",
+        "nul_character",
+        "oversized",
+    ]
+    assert [bytes(row["body"]) for row in dead] == [item.body for item in bad]
+    async with database.transaction() as connection:
+        copies = await connection.fetchval(
+            "SELECT count(*) FROM outbox WHERE subject = 'rienda.dead.ledger'"
+        )
+    assert copies == len(bad)
+
+
+async def test_a_repeated_delivery_of_a_dead_letter_adds_none(consumer, database):
+    bad = Delivery("rienda.event.acme.channel.c1.run_started.v1", b"no", "CHANNEL", 1)
+    await consumer.handle([bad])
+    await consumer.handle([bad])
+    assert len(await rows_of(database, "dead_letter")) == 1
+
+
+async def test_a_poisoned_batch_is_split_until_only_the_poison_waits(
+    consumer, recorder, database
+):
+    recorder.poison["r5"] = ZeroDivisionError()
+    await consumer.handle(deliveries(*(f"r{number}" for number in range(16))))
+    assert await handled(database) == {f"r{number}" for number in range(16)} - {"r5"}
+    (waiting,) = await rows_of(database, "retry")
+    assert (waiting["reason"], waiting["tries"]) == ("ZeroDivisionError", 1)
+
+
+async def test_what_is_refused_by_a_rule_is_no_failure_of_the_batch(
+    consumer, recorder, database
+):
+    recorder.refused = {"r1"}
+    await consumer.handle(deliveries("r0", "r1", "r2"))
+    assert recorder.calls == 1
+    assert await handled(database) == {"r0", "r2"}
+    assert [row["reason"] for row in await rows_of(database, "dead_letter")] == ["tested"]
+
+
+async def test_a_message_that_came_early_is_handled_when_its_time_has_come(
+    consumer, recorder, database, clock
+):
+    recorder.postponed = {"r1"}
+    await consumer.handle(deliveries("r1"))
+    assert await consumer.retry_due() == 0
+    clock.at += retry_delay(0)
+    assert await consumer.retry_due() == 1
+    assert len(await rows_of(database, "retry")) == 1
+    recorder.postponed = set()
+    clock.at += retry_delay(1)
+    assert await consumer.retry_due() == 1
+    assert await handled(database) == {"r1"}
+    assert await rows_of(database, "retry") == []
+
+
+async def test_after_the_last_try_a_message_is_dead(consumer, recorder, database, clock):
+    recorder.poison["r1"] = Retryable("never", reason="never")
+    await consumer.handle(deliveries("r1"))
+    for _ in range(TRIES_MAX):
+        clock.at += timedelta(hours=1)
+        await consumer.retry_due()
+    assert await rows_of(database, "retry") == []
+    (dead,) = await rows_of(database, "dead_letter")
+    assert (dead["reason"], dead["tries"]) == ("tries_exhausted", TRIES_MAX)
+
+
+async def test_an_organization_over_its_quota_of_waiting_messages_leaves_room_for_others(
+    consumer, recorder, database, monkeypatch
+):
+    monkeypatch.setattr(failures, "RETRY_ROWS_PER_ORG_MAX", 2)
+    recorder.postponed = {"r0", "r1", "r2", "other"}
+    feed = Feed()
+    mine = [feed.channel(started(f"r{number}")) for number in range(3)]
+    await consumer.handle([*mine, feed.channel(started("other"), org="beta")])
+    assert len(await rows_of(database, "retry")) == 3
+    assert [row["reason"] for row in await rows_of(database, "dead_letter")] == ["retry_quota"]
+
+
+def test_delays_grow_to_a_limit():
+    delays = [retry_delay(tries) for tries in range(20)]
+    assert delays == sorted(delays)
+    assert delays[0] == timedelta(seconds=1)
+    assert delays[-1] == timedelta(minutes=10)

@@ -1,0 +1,70 @@
+"""Every room's migrations make the tables that its code speaks of."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from contracts.catalog import ROOMS
+from shared.migrate import SchemaTooOld, differences, head_of, migrate, require_schema
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+async def test_the_migrated_schema_equals_the_tables(room: str, room_database):
+    database = await room_database(room)
+    metadata = importlib.import_module(f"services.{room}.tables").METADATA
+    assert await differences(database.owner_url(room), schema=room, metadata=metadata) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+async def test_migrating_again_changes_nothing(room: str, room_database):
+    database = await room_database(room)
+    migrations = ROOT / "services" / room / "migrations"
+    head = await migrate(database.owner_url(room), schema=room, migrations=migrations)
+    assert head == head_of(migrations)
+
+
+async def test_serving_refuses_an_older_schema_and_tolerates_a_newer_one(room_database):
+    database = await room_database("ledger")
+    migrations = ROOT / "services" / "ledger" / "migrations"
+    owner = await asyncpg.connect(
+        database.owner_url("ledger"), ssl=False, server_settings={"search_path": "ledger"}
+    )
+    try:
+        await require_schema(owner, room="ledger", migrations=migrations)
+        await owner.execute("UPDATE schema_version SET version_num = 'ledger_9999'")
+        await require_schema(owner, room="ledger", migrations=migrations)
+        await owner.execute("DELETE FROM schema_version")
+        with pytest.raises(SchemaTooOld, match="python -m services.ledger migrate"):
+            await require_schema(owner, room="ledger", migrations=migrations)
+    finally:
+        await owner.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE ledger.entry SET cost_nanousd = 0",
+        "DELETE FROM ledger.entry",
+        "TRUNCATE ledger.entry",
+        "UPDATE ledger.audit_entry SET hash = ''",
+        "DELETE FROM ledger.audit_entry",
+        "DELETE FROM ledger.admission",
+        "CREATE TABLE ledger.mine (id int)",
+        "DROP TABLE ledger.entry",
+    ],
+)
+async def test_the_runtime_role_cannot_rewrite_what_was_entered(statement: str, room_database):
+    database = await room_database("ledger")
+    runtime = await asyncpg.connect(database.url("ledger"), ssl=False)
+    try:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await runtime.execute(statement)
+    finally:
+        await runtime.close()

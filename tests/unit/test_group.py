@@ -1,0 +1,71 @@
+"""Group commit: what waits together is decided together, and each hears its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shared.group import ITEMS_MAX, Group
+
+
+@pytest.fixture
+def running():
+    tasks = []
+
+    def run(group: Group) -> Group:
+        tasks.append(asyncio.ensure_future(group.run()))
+        return group
+
+    yield run
+    for task in tasks:
+        task.cancel()
+
+
+async def test_each_asker_hears_its_own_answer_in_groups_of_a_bounded_size(running):
+    sizes = []
+
+    async def double(items):
+        sizes.append(len(items))
+        await asyncio.sleep(0)
+        return [item * 2 for item in items]
+
+    group = running(Group(double))
+    answers = await asyncio.gather(*(group.submit(number) for number in range(1_000)))
+    assert answers == [number * 2 for number in range(1_000)]
+    assert max(sizes) == ITEMS_MAX
+    assert sum(sizes) == 1_000
+
+
+async def test_a_failed_group_fails_its_askers_and_the_next_goes_on(running):
+    async def picky(items):
+        if "bad" in items:
+            raise ValueError
+        return items
+
+    group = running(Group(picky))
+    with pytest.raises(ValueError):
+        await group.submit("bad")
+    assert await group.submit("good") == "good"
+
+
+async def test_who_stopped_waiting_is_not_decided_for(running):
+    seen = []
+    gate = asyncio.Event()
+
+    async def record(items):
+        seen.extend(items)
+        await gate.wait()
+        return items
+
+    group = running(Group(record))
+    first = asyncio.ensure_future(group.submit("first"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gone = asyncio.ensure_future(group.submit("gone"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    gate.set()
+    assert await first == "first"
+    assert await group.submit("last") == "last"
+    assert seen == ["first", "last"]
