@@ -154,3 +154,75 @@ class DetachTooLate(HostError):
     def __init__(self) -> None:
         """Say when to detach."""
         super().__init__("Detach before the event loop, threads and children are started.")
+
+
+class OutsideUrlUnusable(HostError):
+    """The address of a server of somebody else's cannot be used."""
+
+    code = "outside-url-unusable"
+
+    def __init__(self, variable: str, *, form: str) -> None:
+        """Name the variable and its form; the value is not repeated, it may hold a password."""
+        super().__init__(
+            f"{variable} cannot be used: write it as {form}, or unset it to use the embedded server."
+        )
+
+
+class ApiPortTaken(HostError):
+    """The port that the API is to listen on is used by something else."""
+
+    code = "api-port-taken"
+
+    def __init__(self, port: int) -> None:
+        """Name the port on 127.0.0.1."""
+        self.port = port
+        super().__init__(
+            f"Port {port} on 127.0.0.1 is used by another program. Stop that program, or choose "
+            "another port with --port."
+        )
+
+
+class StepFailed(HostError):
+    """A step that has to succeed before the rooms can start did not."""
+
+    code = "step-failed"
+
+    def __init__(self, step: str, *, exit_code: int, log_lines: Sequence[str] = ()) -> None:
+        """Carry what the step wrote (its last lines, oldest first)."""
+        tail = "".join(f"\n  | {line}" for line in log_lines)
+        super().__init__(f"`{step}` ended with exit code {exit_code}. It says:{tail or ' nothing.'}")
+
+
+class StartFailed(HostError):
+    """A detached start ended before the rooms were ready."""
+
+    code = "start-failed"
+
+    def __init__(self, message: str) -> None:
+        """Carry the sentence of what failed."""
+        super().__init__(message)
+
+
+class NotRunning(HostError):
+    """Something needs a running deployment and there is none."""
+
+    code = "not-running"
+
+    def __init__(self, path: Path) -> None:
+        """Name the data directory and the command that starts it."""
+        super().__init__(
+            f"Rienda does not run on {path}. Start it with `rienda up --data-dir {path}`."
+        )
+
+
+class DemonstrationStuck(HostError):
+    """The ledger does not show what the demonstration waits for."""
+
+    code = "demonstration-stuck"
+
+    def __init__(self, agent_id: str, wait_s: float) -> None:
+        """Name the agent and how long was waited."""
+        super().__init__(
+            f"The ledger does not show the cap of {agent_id} as expected within {wait_s:g} s. "
+            "See `rienda status` and the logs of ledger-ingest."
+        )

@@ -5,22 +5,13 @@ from __future__ import annotations
 import pytest
 
 from contracts.channel import Tokens
-from tests.factories import NOON, Feed, finished, minutes, started, usage
+from tests.factories import Feed, finished, started, usage
 from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-async def room(room_database):
-    database = await room_database("ledger")
-    room = LedgerRoom(database.url("ledger"))
-    yield room
-    await room.close()
-
-
-async def test_a_run_bears_what_its_requests_cost(room: LedgerRoom):
-    feed = Feed()
+async def test_a_run_bears_what_its_requests_cost(room: LedgerRoom, feed: Feed):
     await room.know(feed)
     await room.hear(
         [

