@@ -143,10 +143,17 @@ def apply_start(run: Run, started: RunStarted) -> Run:
 def apply_end(run: Run, finished: RunFinished) -> Run:
     """Let an end replace an earlier one."""
     digest = hashlib.sha256(finished.model_dump_json().encode()).hexdigest()
-    rank = (finished.ended_at, END_ORDER.index(finished.status), digest)
+    rank = (
+        finished.ended_at,
+        END_ORDER.index(finished.status),
+        # The same end said again once a missing delegate's report was found.
+        -finished.missing_delegates,
+        digest,
+    )
     if run.ended_at is not None and (
         run.ended_at,
         END_ORDER.index(RunStatus(run.status)),
+        -run.missing_delegates,
         run.end_digest or "",
     ) >= rank:
         return run

@@ -161,6 +161,19 @@ async def test_a_later_end_replaces_an_earlier_one_whatever_comes_first(
     assert not run.provisional
 
 
+async def test_a_delegates_report_that_was_found_later_lifts_the_floor(
+    room: LedgerRoom, feed: Feed
+):
+    await room.know(feed)
+    without, complete = finished("r1", missing_delegates=1), finished("r1")
+    await room.hear([feed.channel(started("r1")), feed.channel(without)])
+    assert (await room.run("r1")).is_partial
+    await room.hear([feed.channel(complete)])
+    assert not (await room.run("r1")).is_partial
+    await room.hear([feed.channel(without)])
+    assert not (await room.run("r1")).is_partial
+
+
 async def test_heartbeats_keep_the_newest_sign_of_life(room: LedgerRoom, feed: Feed):
     await room.know(feed)
     await room.hear([feed.channel(heartbeat("r1", NOON + minutes(9)))])

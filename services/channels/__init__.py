@@ -1,0 +1,1 @@
+"""Publishers: the typed client, and the importer of transcripts. No room: it keeps no database."""

@@ -1,0 +1,136 @@
+"""One model request: asked before it is sent, reported after it, whatever happened.
+
+The one thing not to break: nothing is invented. What the provider reported is said; a request that
+ended without a report is counted as unknown and logged, never said as zero.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Required, Self, TypedDict
+
+from uuid_utils.compat import uuid7
+
+from contracts.channel import PriceContext, ProviderCost, Tokens, UsageReported
+from contracts.ledger import Authorization
+from contracts.types import UsageKind
+from services.channels.errors import BudgetRefused, ChannelError
+from services.channels.speaking import Voice, despite_cancellation
+from services.channels.transport import Said, derived_id
+
+if TYPE_CHECKING:
+    from services.channels.run import RunSession
+
+LOG: Final = logging.getLogger("rienda.channel")
+UNHEARD: Final = "rienda did not answer"
+"""The `unauthorized_reason` of a request that was sent without an answer."""
+
+
+class RequestContext(TypedDict, total=False):
+    """What is known of a request before it is sent. Tokens are counts, money is nano-USD."""
+
+    model: Required[str]
+    provider: str
+    kind: UsageKind
+    request_id: str
+    """Default: a new UUIDv7. The same id again is the same request (design.md 4)."""
+    price_context: PriceContext
+    input_tokens_max: int
+    output_tokens_max: int
+    cost_nanousd_max: int
+    request_timeout_s: int
+    must_fit: bool
+    """Refuse in any mode when the stated most exceeds what remains."""
+    key_id: str
+    turn_id: str
+
+
+class RequestGuard:
+    """Guards one request of a run; made by `RunSession.request`."""
+
+    def __init__(self, voice: Voice, run: RunSession, context: RequestContext) -> None:
+        """The id is fixed here, so that a retry of the question asks for the same request."""
+        self.request_id = context.get("request_id") or str(uuid7())
+        self.authorization: Authorization | None = None
+        """The ledger's answer; null where nobody answered and the organization allows that."""
+        self._voice = voice
+        self._run = run
+        self._context = context
+        self._usage: UsageReported | None = None
+
+    async def __aenter__(self) -> Self:
+        """Ask.
+
+        Raises:
+            BudgetRefused: the answer is no; it holds the sentence and the cap that bound.
+            RiendaUnreachable: nobody answered, and that means no.
+            CredentialRefused: the key or the bus user is not accepted.
+        """
+        self._started_at = self._voice.clock.now()
+        question = self._run.question(self.request_id, self._context)
+        self.authorization = await self._voice.ask(question)
+        if self.authorization is not None and not self.authorization.allowed:
+            raise BudgetRefused(self.authorization)
+        return self
+
+    def report(
+        self,
+        tokens: Tokens,
+        *,
+        interrupted: bool = False,
+        model: str | None = None,
+        provider_cost: ProviderCost | None = None,
+        tool_counts: Mapping[str, int] | None = None,
+    ) -> None:
+        """Tell what the provider reported; said when the block is left. The last report counts.
+
+        `interrupted`: the response was cut off, so the counts are the least that was used. `model`:
+        the one that the response names, where it is another than the one asked for.
+        """
+        context = self._context
+        self._usage = UsageReported(
+            request_id=self.request_id,
+            run_id=self._run.run_id,
+            delegation_id=self._run.delegation_id,
+            turn_id=context.get("turn_id"),
+            kind=context.get("kind", UsageKind.MODEL),
+            model=model or context["model"],
+            provider=context.get("provider"),
+            key_id=context.get("key_id"),
+            tokens=tokens,
+            tool_counts=dict(tool_counts or {}),
+            price_context=context.get("price_context", PriceContext()),
+            provider_cost=provider_cost,
+            interrupted=interrupted,
+            unauthorized_reason=None if self.authorization else UNHEARD,
+            started_at=self._started_at,
+            occurred_at=self._voice.clock.now(),
+        )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Say the report, even when the task is being cancelled.
+
+        Raises:
+            EventRefused, SpoolFull, SpoolUnusable: the report was not taken and the block itself
+                raised nothing; otherwise it is a note on the block's own exception.
+        """
+        usage = self._usage
+        if usage is None:
+            self._voice.requests_unknown += 1
+            LOG.warning("request %s ended without a report: unknown spend", self.request_id)
+            return
+        said_id = derived_id(self.request_id, "usage", said=usage)
+        event = Said(id=said_id, time=usage.occurred_at, data=usage)
+        try:
+            await despite_cancellation(self._voice.say(event))
+        except ChannelError as unsaid:
+            if error is None:
+                raise
+            error.add_note(str(unsaid))
