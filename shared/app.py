@@ -23,6 +23,7 @@ from shared.migrate import SchemaTooOld, require_schema
 if TYPE_CHECKING:
     import uvicorn
 
+    from contracts.catalog import DurableSpec
     from shared.bus import Bus
     from shared.db import Database
 
@@ -43,10 +44,13 @@ class Process:
     migrations: Path
     http_host: str
     http_port: int
+    durables: Sequence[DurableSpec] = ()
+    """What its subscribers pull from."""
     loops: Sequence[Loop] = ()
     """Run for ever beside the subscribers; cancelled at the end."""
     checks: dict[str, Check] = field(default_factory=dict)
-    drain: Callable[[], Awaitable[None]] | None = None
+    drains: Sequence[Callable[[], Awaitable[None]]] = ()
+    """End what is under way, before the connections close."""
     web: Callable[[dict[str, Check]], Any] | None = None
     """Makes the ASGI application where it is more than the health pages."""
     started: bool = False
@@ -116,16 +120,14 @@ async def _start(process: Process) -> None:
     while True:
         try:
             async with process.database.transaction() as connection:
-                await require_schema(
-                    connection, room=process.room, migrations=process.migrations
-                )
+                await require_schema(connection, room=process.room, migrations=process.migrations)
             break
         except Exception as error:
             if not is_transient(error):
                 raise
             logger().warning("database_waits", cause=type(error).__name__)
             await asyncio.sleep(WAIT_S)
-    await process.bus.start()
+    await process.bus.start(process.durables)
     process.started = True
 
 
@@ -146,9 +148,8 @@ async def _stop(
     await asyncio.wait({web}, timeout=GRACE_S)
     try:
         async with asyncio.timeout(GRACE_S):
-            # Answers under way need the connection: they end first.
-            if process.drain is not None:
-                await process.drain()
+            # Batches and answers under way need the connections: they end first.
+            await asyncio.gather(*(drain() for drain in process.drains))
             await process.bus.stop()
     except TimeoutError:
         logger().warning("stop_cut_short")

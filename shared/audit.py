@@ -68,9 +68,7 @@ async def record(connection: Connection, entry: AuditEntry, *, room: str) -> Aud
     await connection.execute(
         "UPDATE audit_head SET number = $2, hash = $3 WHERE chain = $1", chain, number, digest
     )
-    recorded = AuditRecorded(
-        entry=entry, room=room, chain=chain, number=number, previous=previous
-    )
+    recorded = AuditRecorded(entry=entry, room=room, chain=chain, number=number, previous=previous)
     await outbox.save(
         connection,
         [

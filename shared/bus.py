@@ -25,6 +25,7 @@ from shared.log import logger
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
+    from contracts.catalog import DurableSpec
     from shared.outbox import Message
 
 ACK_S_MAX = 5.0
@@ -109,9 +110,28 @@ class Bus:
             else:
                 return
 
-    async def start(self) -> None:
-        """Start the subscribers that were put on the broker."""
+    async def start(self, durables: Sequence[DurableSpec] = ()) -> None:
+        """Start the subscribers that were put on the broker, once their durables answer.
+
+        JetStream of a server that was just started needs a moment; a durable that is not there at
+        all is made by the bootstrap step.
+        """
         await self.connect()
+        jetstream = self.client.jetstream()
+        for spec in durables:
+            while True:
+                try:
+                    await jetstream.consumer_info(spec.stream, spec.durable)
+                except (nats.errors.Error, TimeoutError, OSError) as error:
+                    logger().warning(
+                        "durable_waits",
+                        stream=spec.stream,
+                        durable=spec.durable,
+                        cause=type(error).__name__,
+                    )
+                    await asyncio.sleep(RECONNECT_WAIT_S)
+                else:
+                    break
         await self.broker.start()
 
     async def stop(self) -> None:

@@ -35,7 +35,10 @@ class RoomCommands:
 def room_app(commands: RoomCommands) -> typer.Typer:
     """Build the command line of a room."""
     app = typer.Typer(
-        name=f"python -m services.{commands.room}", no_args_is_help=True, add_completion=False
+        name=f"python -m services.{commands.room}",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
     )
 
     @app.command()

@@ -19,9 +19,7 @@ Answered = TypeVar("Answered")
 class Group(Generic[Asked, Answered]):
     """Collects calls of `submit` and hands them to `decide` in order of arrival."""
 
-    def __init__(
-        self, decide: Callable[[Sequence[Asked]], Awaitable[Sequence[Answered]]]
-    ) -> None:
+    def __init__(self, decide: Callable[[Sequence[Asked]], Awaitable[Sequence[Answered]]]) -> None:
         """`decide` answers all of them, in order, after its commit."""
         self._decide = decide
         self._waiting: list[tuple[Asked, asyncio.Future[Answered]]] = []

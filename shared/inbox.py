@@ -147,9 +147,7 @@ async def prune_forever(database: Database, clock: Clock) -> None:
         removed = 0
         try:
             async with database.transaction() as connection:
-                removed = await prune(
-                    connection, stream_age=LONGEST_STREAM_AGE, now=clock.now()
-                )
+                removed = await prune(connection, stream_age=LONGEST_STREAM_AGE, now=clock.now())
         except Exception as error:
             if not is_transient(error):
                 raise

@@ -1,48 +1,136 @@
-"""Pull subscriptions of a room's durables, carried by FastStream.
+"""Pulling a room's durables in bounded batches.
 
-The message bodies are not decoded by the framework: a message that it could not decode would be
-redelivered for ever, while `consume.Consumer` makes it a dead letter at once.
+The loop is ours (ADR 0004). One pull is open at a time; what has arrived is handled at once, however
+little it is, and what arrives meanwhile makes the next batch, so that load alone makes batches large.
+A loop that fails here ends the process, loudly.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
-from faststream import AckPolicy
-from faststream.nats import JStream, NatsMessage, PullSub
+import nats.errors
 
-from contracts.catalog import stream_spec
 from shared.bus import BusUnavailable
 from shared.db import is_transient
 from shared.log import logger
 
 if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
     from shared.bus import Bus
     from shared.consume import Consumer
 
-PULL_S = 1.0
+PULL_S = 5.0
+"""How long one pull stays open at the server."""
+PULL_BYTES_MAX = 16 * 1024 * 1024
+"""Most that one pull brings; more waits at the server."""
+GRACE_S = 0.5
+"""A pull whose end is not heard of so long after its time is over: the server was restarted."""
+AWAY_S = 0.2
 RETRY_POLL_S = 0.5
+_STATUS = "Status"
+_ENDS_QUIETLY = ("404", "408")
+"""No messages; the pull's time is over."""
+_COMPLETED = "Batch Completed"
+"""Description of a 409 that says that the pull brought all it could."""
+_KEEPS_OPEN = "100"
 
 
-def subscribe(bus: Bus, consumer: Consumer) -> None:
-    """Hear a durable in bounded batches, acknowledged by the consumer itself."""
-    spec = consumer.durable
-    subscriber = bus.broker.subscriber(
-        # The framework asks for a subject; the durable itself is unfiltered.
-        stream_spec(spec.stream).subjects[0],
-        stream=JStream(spec.stream, declare=False),
-        durable=spec.durable,
-        inbox_prefix=f"{bus.inbox_prefix}.".encode(),
-        pull_sub=PullSub(batch_size=spec.batch_messages_max, timeout=PULL_S, batch=True),
-        ack_policy=AckPolicy.MANUAL,
-        decoder=_undecoded,
-    )
+class Puller:
+    """Hears one durable; `run` until cancelled, `drain` to end after the batch under way."""
 
-    async def on_batch(message: NatsMessage) -> None:
-        await consumer.on_messages(message.raw_message)  # type: ignore[arg-type]
+    def __init__(self, bus: Bus, consumer: Consumer) -> None:
+        """Pull what `consumer` handles."""
+        self._bus = bus
+        self._consumer = consumer
+        self._stopping = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._open = 0
+        """Messages that the open pull may still bring."""
+        self._open_until = 0.0
+        self._away = False
 
-    subscriber(on_batch)
+    async def run(self) -> None:
+        """Pull, handle, acknowledge; while the durable is away, wait for it."""
+        inbox = self._bus.client.new_inbox()
+        subscription = await self._bus.client.subscribe(inbox)
+        while not self._stopping.is_set():
+            try:
+                messages = await self._next_batch(subscription, inbox)
+            except (nats.errors.Error, OSError) as error:
+                logger().warning(
+                    "pull_waits", stream=self._consumer.durable.stream, cause=type(error).__name__
+                )
+                self._open, self._away = 0, True
+                messages = []
+            if messages:
+                self._idle.clear()
+                try:
+                    await self._consumer.on_messages(messages)
+                finally:
+                    self._idle.set()
+            elif self._away:
+                self._away = False
+                await asyncio.sleep(AWAY_S)
+        # Cancelled by whoever runs the loops: ending here would look like a failure.
+        await asyncio.Event().wait()
+
+    async def drain(self) -> None:
+        """Take nothing more and wait for the batch under way."""
+        self._stopping.set()
+        await self._idle.wait()
+
+    async def _next_batch(self, subscription: Subscription, inbox: str) -> list[Msg]:
+        """What has arrived, at least one message; nothing when the open pull ended."""
+        now = asyncio.get_running_loop().time()
+        if self._open <= 0 or now > self._open_until:
+            await self._pull(inbox)
+        messages: list[Msg] = []
+        try:
+            self._take(await subscription.next_msg(timeout=PULL_S + GRACE_S), messages)
+        except TimeoutError:
+            self._open = 0
+            return messages
+        while (
+            subscription.pending_msgs and len(messages) < self._consumer.durable.batch_messages_max
+        ):
+            self._take(await subscription.next_msg(timeout=GRACE_S), messages)
+        return messages
+
+    async def _pull(self, inbox: str) -> None:
+        spec = self._consumer.durable
+        wanted = {
+            "batch": spec.batch_messages_max,
+            "expires": int(PULL_S * 1_000_000_000),
+            "max_bytes": PULL_BYTES_MAX,
+        }
+        await self._bus.client.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}",
+            json.dumps(wanted).encode(),
+            reply=inbox,
+        )
+        self._open = spec.batch_messages_max
+        self._open_until = asyncio.get_running_loop().time() + PULL_S + GRACE_S
+
+    def _take(self, message: Msg, messages: list[Msg]) -> None:
+        status = (message.headers or {}).get(_STATUS)
+        if status is None:
+            self._open -= 1
+            messages.append(message)
+        elif status != _KEEPS_OPEN:
+            self._open = 0
+            why = (message.headers or {}).get("Description")
+            if status not in _ENDS_QUIETLY and why != _COMPLETED:
+                # 409: the durable was deleted, or the server goes; 503: nobody keeps it now.
+                self._away = True
+                logger().info(
+                    "pull_ended", stream=self._consumer.durable.stream, status=status, why=why
+                )
 
 
 async def retry_forever(consumer: Consumer) -> None:
@@ -57,7 +145,3 @@ async def retry_forever(consumer: Consumer) -> None:
             tried = 0
         if not tried:
             await asyncio.sleep(RETRY_POLL_S)
-
-
-async def _undecoded(_: NatsMessage) -> bytes:
-    return b""

@@ -164,7 +164,8 @@ class OutsideUrlUnusable(HostError):
     def __init__(self, variable: str, *, form: str) -> None:
         """Name the variable and its form; the value is not repeated, it may hold a password."""
         super().__init__(
-            f"{variable} cannot be used: write it as {form}, or unset it to use the embedded server."
+            f"{variable} cannot be used: write it as {form}, or unset it and have the "
+            "embedded server."
         )
 
 
@@ -190,7 +191,7 @@ class StepFailed(HostError):
     def __init__(self, step: str, *, exit_code: int, log_lines: Sequence[str] = ()) -> None:
         """Carry what the step wrote (its last lines, oldest first)."""
         tail = "".join(f"\n  | {line}" for line in log_lines)
-        super().__init__(f"`{step}` ended with exit code {exit_code}. It says:{tail or ' nothing.'}")
+        super().__init__(f"`{step}` ended with exit code {exit_code}.{tail}")
 
 
 class StartFailed(HostError):

@@ -20,7 +20,7 @@ from shared.consume import Consumer
 from shared.db import Database
 from shared.inbox import prune_forever
 from shared.outbox import Relay
-from shared.pull import retry_forever, subscribe
+from shared.pull import Puller, retry_forever
 from shared.questions import Answerer, Responder
 
 ROOM = "ledger"
@@ -46,20 +46,25 @@ def make_process(part: str) -> Process:
         http_port=settings.http_port,
     )
     loops: list[Loop] = []
+    drains: list[Loop] = []
     if part in ("all", "ingest"):
-        for consumer in _consumers(database):
-            subscribe(bus, consumer)
+        consumers = _consumers(database)
+        process.durables = [consumer.durable for consumer in consumers]
+        pullers = [Puller(bus, consumer) for consumer in consumers]
+        drains += [puller.drain for puller in pullers]
+        loops += [puller.run for puller in pullers]
+        for consumer in consumers:
             loops.append(partial(retry_forever, consumer))
         loops.append(partial(prune_forever, database, SystemClock()))
     if part in ("all", "answer"):
         authorizer = Authorizer(database=database, book=RateBook.pinned(), clock=SystemClock())
         reader = Reader(database=database, clock=SystemClock())
         responder = Responder(bus, room=ROOM, answers=answers(authorizer, reader))
-        process.drain = responder.drain
+        drains.append(responder.drain)
         loops.append(authorizer.group.run)
     if part in ("all", "relay"):
         loops.append(Relay(database, bus).run)
-    process.loops = loops
+    process.loops, process.drains = loops, drains
     return process
 
 

@@ -19,7 +19,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
 from contracts.bootstrap import Credential, IssueCredential, RevokeCredential, Revoked
-from contracts.catalog import DEPLOYMENT, STREAMS
+from contracts.catalog import DEPLOYMENT, DURABLES, STREAMS
 from contracts.errors import Forbidden, Retryable
 from contracts.types import Wire
 from services.host.bootstrap.channel_users import ChannelUsers
@@ -35,6 +35,7 @@ from services.host.bootstrap.streams import (
     StreamReport,
     prepare_streams,
 )
+from services.host.errors import HostError
 from shared.bus import CONNECT_S_MAX, RECONNECT_WAIT_S, Bus, BusAddress
 from shared.health import health_server
 from shared.log import logger
@@ -42,6 +43,7 @@ from shared.questions import Question, Responder
 
 NAME: Final = "bootstrap"
 ASKER: Final = "gateway"
+WATCH_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,12 @@ def _catalogue(*, channel_age_s: int) -> Catalogue:
             for stream in STREAMS
         )
     )
+
+
+def _memory_catalogue() -> Catalogue:
+    streams = tuple(stream for stream in STREAMS if stream.storage == "memory")
+    names = {stream.name for stream in streams}
+    return Catalogue(streams, tuple(spec for spec in DURABLES if spec.stream in names))
 
 
 async def _connect(settings: PrepareSettings) -> Client:
@@ -207,7 +215,9 @@ class BootstrapProcess:
             if starting.done():
                 starting.result()
                 logger().info("serving")
-                await asyncio.wait({stopping, web}, return_when=asyncio.FIRST_COMPLETED)
+                watching = asyncio.create_task(self._watch_memory())
+                await asyncio.wait({stopping, web, watching}, return_when=asyncio.FIRST_COMPLETED)
+                watching.cancel()
             return 0 if stop.is_set() else 1
         finally:
             starting.cancel()
@@ -227,6 +237,22 @@ class BootstrapProcess:
                 await asyncio.sleep(RECONNECT_WAIT_S)
         await self._bus.start()
         self._started = True
+
+    async def _watch_memory(self) -> None:
+        """Make streams in memory again: a restarted server has forgotten them and their durables.
+
+        Looked at every `WATCH_S`; what lies on disk is the business of `prepare`.
+        """
+        while True:
+            try:
+                report = await prepare_streams(
+                    JetStreamContext(self._bus.client), _memory_catalogue()
+                )
+                if report.changed:
+                    logger().warning("memory_streams_made_again", created=report.created)
+            except (OSError, nats.errors.Error, TimeoutError, HostError) as error:
+                logger().warning("memory_streams_wait", cause=type(error).__name__)
+            await asyncio.sleep(WATCH_S)
 
     async def _stop(self) -> None:
         self._started = False

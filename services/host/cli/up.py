@@ -11,23 +11,24 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from rich.console import Console
 
 from contracts.errors import Fault
-from services.channels.errors import ChannelError
 from services.host.cli.tour import Tour
 from services.host.datadir import DataDir
 from services.host.embedded.process import ProcessIdentity, open_log, read_log_tail
-from services.host.errors import HostError, StartFailed
+from services.host.errors import HostError, NotRunning, StartFailed
 from services.host.first_run.seeding import Admin, read_admin
 from services.host.starting import Wanted, run
 from services.host.supervisor.detach import detach
 
 LOG_NAME: Final = "supervisor"
+LOGGER: Final = "rienda.host"
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -77,7 +78,7 @@ def up_here(up: Up) -> bool:
         # Restarts of children are worth a line in the terminal, too.
         terminal = logging.StreamHandler()
         terminal.setLevel(logging.WARNING)
-        logging.getLogger().addHandler(terminal)
+        logging.getLogger(LOGGER).addHandler(terminal)
 
         async def then(admin: Admin) -> None:
             await up.tour(admin, console).run()
@@ -115,8 +116,13 @@ def up_detached(up: Up) -> bool:
         tail = "".join(f"\n  | {line}" for line in read_log_tail(log_path, offset=offset))
         raise StartFailed(f"The start ended without a word; see {log_path}.{tail}") from error
     admin = read_admin(up.directory)
-    assert admin is not None, "the start writes it before it says ready"
-    return asyncio.run(up.tour(admin, console).run())
+    if admin is None:
+        raise NotRunning(up.directory.path)
+    try:
+        return asyncio.run(up.tour(admin, console).run())
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. Rienda goes on at {admin.base_url}.", markup=False)
+        return False
 
 
 class _SilentEnd(Exception):
@@ -125,29 +131,27 @@ class _SilentEnd(Exception):
 
 def _serve_detached(up: Up, write_end: int) -> bool:
     """Run in the detached process; what whoever waits must know goes into the pipe."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-    with os.fdopen(write_end, "w", encoding="utf-8") as pipe:
+    _log_to(sys.stderr)
+    log = logging.getLogger(LOGGER)
 
-        def say(**message: str | bool) -> None:
-            if pipe.closed:
-                return
-            try:
-                pipe.write(json.dumps(message) + "\n")
-                pipe.flush()
-            except BrokenPipeError:
-                # Nobody waits any more (the terminal is gone): no reason to stop.
-                logging.getLogger(__name__).info("nobody follows the start any more")
-
-        async def then(_: Admin) -> None:
-            say(ready=True)
-            pipe.close()
-
+    def say(**message: str | bool) -> None:
         try:
-            asyncio.run(run(up.wanted, tell=lambda words: say(step=words), then=then))
-        except (HostError, ChannelError, Fault) as error:
-            logging.getLogger(__name__).error("%s", error)
-            say(error=str(error))
-            return False
+            os.write(write_end, json.dumps(message).encode() + b"\n")
+        except BrokenPipeError:
+            # The terminal is gone: no reason to stop.
+            log.info("nobody follows the start any more")
+
+    async def then(_: Admin) -> None:
+        say(ready=True)
+
+    try:
+        asyncio.run(run(up.wanted, tell=lambda words: say(step=words), then=then))
+    except (HostError, Fault) as error:
+        log.error("%s", error)
+        say(error=str(error))
+        return False
+    finally:
+        os.close(write_end)
     return True
 
 
@@ -177,5 +181,10 @@ def _say_step(console: Console, words: str) -> None:
 
 def _log_to_file(directory: DataDir) -> None:
     descriptor = open_log(directory.log_path(LOG_NAME))
-    stream = os.fdopen(descriptor, "a", encoding="utf-8")
+    _log_to(os.fdopen(descriptor, "a", encoding="utf-8"))
+
+
+def _log_to(stream: TextIO) -> None:
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=stream)
+    # One line per call of our own would bury what happened.
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -35,7 +35,8 @@ PROVIDER: Final = "anthropic"
 REQUESTS_MAX: Final = 20
 """Somebody may have raised the agent's cap: the demonstration then stops by itself."""
 TRIES_MAX: Final = 3
-WAIT_S: Final = 30.0
+WAIT_S: Final = 90.0
+"""A report that a killed process of the ledger held is delivered again after 30 s."""
 POLL_S: Final = 0.05
 CAP_PAGES_MAX: Final = 20
 _CAP_FIELDS: Final = ("limit", "spent", "remaining")
@@ -66,7 +67,7 @@ class Allowed:
 class SimulatedModel:
     """Stands in for a provider: no network, the same counts every time."""
 
-    tokens: Tokens = Tokens(input=4_200, output=1_700)
+    tokens: Tokens
     prompts: tuple[str, ...] = (
         "Read last night's tide log.",
         "Compare it with the forecast.",
@@ -84,7 +85,7 @@ class SimulatedModel:
         return self.tokens
 
 
-SIMULATED: Final = SimulatedModel()
+SIMULATED: Final = SimulatedModel(Tokens(input=4_200, output=1_700))
 
 
 class Demonstration:

@@ -94,8 +94,7 @@ async def wait_until_billed(api: Api, summary: Summary) -> bool:
     agent_id = Attribution().agent_id
     while loop.time() < ends_at:
         runs = [
-            run
-            async for run in api.rows("/runs", pages_max=SAMPLE_PAGES_MAX, agent_id=agent_id)
+            run async for run in api.rows("/runs", pages_max=SAMPLE_PAGES_MAX, agent_id=agent_id)
         ]
         requests = sum(run["request_count"] for run in runs)
         is_over = all(run["status"] != RunStatus.RUNNING for run in runs)

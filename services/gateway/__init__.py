@@ -1,0 +1,1 @@
+"""The gateway: the HTTP API and the directory (organizations, agents, channels, API keys)."""

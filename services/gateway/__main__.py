@@ -1,0 +1,3 @@
+from services.gateway.app import command_line
+
+command_line()()

@@ -1,0 +1,1 @@
+"""The gateway's rules: pure functions on frozen values; time is passed in."""

@@ -1,0 +1,1 @@
+"""Alembic versions of the schema `gateway`; released ones are never edited."""

@@ -1,0 +1,1 @@
+"""Not run: `shared.migrate` sets the environment for every room alike."""

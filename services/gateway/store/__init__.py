@@ -1,0 +1,1 @@
+"""Every SQL statement of the gateway; the connection, so the transaction, is the caller's."""

@@ -1,0 +1,141 @@
+"""API keys: digests, permissions and the channel that a key belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.db import Connection
+
+_COLUMNS = "key_id, name, permissions, channel_id, created_at, expires_at, revoked_at"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """What may be shown of a key."""
+
+    key_id: str
+    name: str
+    permissions: tuple[str, ...]
+    channel_id: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCaller:
+    """A key that may still be used, with what its caller is allowed."""
+
+    org: str
+    secret_sha256: bytes
+    permissions: tuple[str, ...]
+    channel_id: str | None
+    channel_rights: tuple[str, ...]
+    pseudonym: str
+
+
+def _read(row: Any) -> StoredKey:
+    return StoredKey(**{**dict(row), "permissions": tuple(row["permissions"])})
+
+
+async def save_new_key(
+    connection: Connection, org: str, key: StoredKey, *, secret_sha256: bytes, by: str | None
+) -> None:
+    """Insert a key; `by` is the pseudonym of who made it."""
+    await connection.execute(
+        """
+        INSERT INTO api_key
+            (key_id, secret_sha256, org_id, name, permissions, channel_id, created_by,
+             created_at, expires_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+        """,
+        key.key_id,
+        secret_sha256,
+        org,
+        key.name,
+        list(key.permissions),
+        key.channel_id,
+        by,
+        key.created_at,
+        key.expires_at,
+    )
+
+
+async def load_caller(connection: Connection, key_id: str, *, now: datetime) -> KeyCaller | None:
+    """The caller behind a key; None where it is unknown, expired, revoked, or its channel is."""
+    row = await connection.fetchrow(
+        """
+        SELECT k.org_id, k.secret_sha256, k.permissions, k.channel_id, c.rights, p.pseudonym
+        FROM api_key k
+        JOIN pseudonym p ON p.subject = 'key:' || k.key_id
+        LEFT JOIN channel c ON c.org_id = k.org_id AND c.channel_id = k.channel_id
+        WHERE k.key_id = $1 AND k.revoked_at IS NULL
+            AND (k.expires_at IS NULL OR k.expires_at > $2)
+            AND (k.channel_id IS NULL OR NOT c.revoked)
+        """,
+        key_id,
+        now,
+    )
+    if row is None:
+        return None
+    return KeyCaller(
+        org=row["org_id"],
+        secret_sha256=bytes(row["secret_sha256"]),
+        permissions=tuple(row["permissions"]),
+        channel_id=row["channel_id"],
+        channel_rights=tuple(row["rights"] or ()),
+        pseudonym=row["pseudonym"],
+    )
+
+
+async def lock_key(connection: Connection, org: str, key_id: str) -> StoredKey | None:
+    """One key of the organization, locked until the transaction ends."""
+    row = await connection.fetchrow(
+        f"SELECT {_COLUMNS} FROM api_key WHERE org_id = $1 AND key_id = $2 FOR UPDATE",  # noqa: S608
+        org,
+        key_id,
+    )
+    return _read(row) if row else None
+
+
+async def save_key_revoked(connection: Connection, key_id: str, *, at: datetime) -> None:
+    """Revoke a key that the caller has locked."""
+    await connection.execute("UPDATE api_key SET revoked_at = $2 WHERE key_id = $1", key_id, at)
+
+
+async def revoke_channel_keys(
+    connection: Connection, org: str, channel_id: str, *, at: datetime
+) -> Sequence[str]:
+    """Revoke every key of a channel; answer their ids."""
+    rows = await connection.fetch(
+        """
+        UPDATE api_key SET revoked_at = $3
+        WHERE org_id = $1 AND channel_id = $2 AND revoked_at IS NULL RETURNING key_id
+        """,
+        org,
+        channel_id,
+        at,
+    )
+    return sorted(row["key_id"] for row in rows)
+
+
+async def list_keys(
+    connection: Connection, org: str, *, skip: int, limit: int
+) -> tuple[list[StoredKey], int]:
+    """A page, newest first, revoked and expired ones included, and the total."""
+    total = await connection.fetchval("SELECT count(*) FROM api_key WHERE org_id = $1", org)
+    rows = await connection.fetch(
+        f"""
+        SELECT {_COLUMNS} FROM api_key WHERE org_id = $1
+        ORDER BY created_at DESC, key_id OFFSET $2 LIMIT $3
+        """,  # noqa: S608
+        org,
+        skip,
+        limit,
+    )
+    return [_read(row) for row in rows], total

@@ -1,0 +1,80 @@
+"""A running gateway as tests see it: callers, organizations, keys, channels."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.servers import DEPLOYMENT_KEY, RoomDatabase, RoomProcess
+
+ORG_NUMBERS = itertools.count(1)
+ADMIN_PERMISSIONS = (
+    "agents:edit",
+    "agents:publish",
+    "agents:view",
+    "budgets:manage",
+    "channels:manage",
+    "org:settings",
+    "runs:view",
+)
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A running gateway and what tests know about it."""
+
+    process: RoomProcess
+    database: RoomDatabase
+    clients: list[httpx.AsyncClient] = field(default_factory=list)
+
+    def caller(self, key: str | None, org: str | None = None) -> httpx.AsyncClient:
+        """A client with that key, naming an organization where given."""
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        if org is not None:
+            headers["X-Organization-Id"] = org
+        client = httpx.AsyncClient(
+            base_url=f"{self.process.url}/api/v1", headers=headers, timeout=30
+        )
+        self.clients.append(client)
+        return client
+
+    @property
+    def deployment(self) -> httpx.AsyncClient:
+        """The deployment key, naming no organization."""
+        return self.caller(DEPLOYMENT_KEY)
+
+    async def new_org(self, **fields: Any) -> str:
+        """Create an organization that no other test knows."""
+        org = f"org-{next(ORG_NUMBERS)}"
+        answer = await self.deployment.post("/orgs", json={"org_id": org, "name": org, **fields})
+        assert answer.status_code == 201, answer.text
+        return org
+
+    async def new_key(self, org: str, *permissions: str, **fields: Any) -> str:
+        """Create a key of the organization with the deployment key."""
+        body = {"name": "test", "permissions": list(permissions), **fields}
+        answer = await self.caller(DEPLOYMENT_KEY, org).post("/api-keys", json=body)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["api_key"])
+
+    async def new_admin(self, org: str | None = None) -> tuple[str, httpx.AsyncClient]:
+        """An organization and a caller that may do everything in it but publish."""
+        org = org or await self.new_org()
+        return org, self.caller(await self.new_key(org, *ADMIN_PERMISSIONS))
+
+    async def new_channel(
+        self, org: str, channel_id: str = "c1", rights: tuple[str, ...] = ()
+    ) -> tuple[httpx.AsyncClient, dict[str, Any]]:
+        """A channel's caller and what was answered when it was made."""
+        body = {"channel_id": channel_id, "name": channel_id, "rights": list(rights)}
+        answer = await self.caller(DEPLOYMENT_KEY, org).post("/channels", json=body)
+        assert answer.status_code == 201, answer.text
+        return self.caller(answer.json()["api_key"]), answer.json()
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        for client in self.clients:
+            await client.aclose()

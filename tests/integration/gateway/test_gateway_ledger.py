@@ -1,0 +1,223 @@
+"""The gateway with a real ledger behind it: what is said over HTTP becomes an exact bill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.gateway.running import Gateway
+from tests.servers import RoomProcess, Servers
+
+pytestmark = pytest.mark.integration
+ARRIVES_S_MAX = 150.0
+"""Several redeliveries long; it decides no verdict but "it never came"."""
+
+
+@pytest.fixture(scope="module")
+async def gateway(servers: Servers, bootstrap: RoomProcess) -> AsyncIterator[Gateway]:
+    """A gateway, its relay, and a ledger that hears and answers."""
+    await servers.fresh_streams()
+    database = await servers.new_database("gateway", "ledger")
+    processes = [
+        await servers.start_room("ledger", "ingest", database),
+        await servers.start_room("ledger", "answer", database),
+        await servers.start_room("gateway", "relay", database),
+        await servers.start_room("gateway", "http", database),
+    ]
+    running = Gateway(processes[-1], database)
+    yield running
+    await running.close()
+    for process in processes:
+        await process.kill()
+    await servers.drop_database(database)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def started(run_id: str, **fields: Any) -> dict[str, Any]:
+    data = {
+        "run_id": run_id,
+        "root_run_id": run_id,
+        "agent_id": "writer",
+        "user_id": "u1",
+        "started_by_user_id": "u1",
+        "surface": "api",
+        "started_at": now(),
+        **fields,
+    }
+    return {"id": f"{run_id}/started", "type": "rienda.run_started.v1", "data": data}
+
+
+def usage(request_id: str, run_id: str, **fields: Any) -> dict[str, Any]:
+    data = {
+        "request_id": request_id,
+        "run_id": run_id,
+        "model": "claude-opus-4-6",
+        "provider": "anthropic",
+        "tokens": {"input": 1_000, "output": 100, "cache_read": 500},
+        "occurred_at": now(),
+        **fields,
+    }
+    return {"id": f"{request_id}/usage", "type": "rienda.usage_reported.v1", "data": data}
+
+
+def asked(request_id: str, run_id: str | None, **fields: Any) -> dict[str, Any]:
+    return {
+        "request_id": request_id,
+        "root_run_id": run_id,
+        "agent_id": "writer",
+        "root_agent_id": "writer",
+        "user_id": "u1",
+        "started_by_user_id": "u1",
+        "model": "claude-opus-4-6",
+        "provider": "anthropic",
+        **fields,
+    }
+
+
+async def answered(client: httpx.AsyncClient, path: str, **holds: Any) -> dict[str, Any]:
+    """The answer once its fields are as wanted; fails when they never are."""
+    last: Any = None
+    try:
+        async with asyncio.timeout(ARRIVES_S_MAX):
+            while True:
+                answer = await client.get(path)
+                last = answer.text
+                if answer.status_code == 200:
+                    shown: dict[str, Any] = answer.json()
+                    if all(shown.get(name) == value for name, value in holds.items()):
+                        return shown
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{path} never had {holds}: {last}") from None
+
+
+async def test_what_is_said_is_what_is_billed(gateway: Gateway) -> None:
+    org, admin = await gateway.new_admin(await gateway.new_org(monthly_budget_usd="5"))
+    await admin.post(
+        "/agents",
+        json={"agent_id": "writer", "name": "Writer", "budget": {"monthly_usd": "0.01"}},
+    )
+    channel, _ = await gateway.new_channel(org)
+    await answered(admin, "/caps", total=2)
+
+    asking = await channel.post("/runs/1/authorize", json=asked("q1", "1", run_budget_usd="1"))
+    assert asking.status_code == 200, asking.text
+    assert asking.json()["allowed"] is True
+    assert {cap["scope"] for cap in asking.json()["remaining"]} == {"run", "agent", "organization"}
+    events = [started("1"), usage("q1", "1"), usage("q2", "1", model="unheard-of-model")]
+    assert (await channel.post("/events", json=events)).json()["accepted"] == 3
+
+    run = await answered(admin, "/runs/1", request_count=2, provisional=False)
+    # 500 uncached, 500 read from the cache and 100 out, at 5, 0.5 and 25 USD a million.
+    assert run["cost_usd"] == run["own_cost_usd"] == "0.005250"
+    assert run["cost_is_partial"] is True
+    assert (run["input_tokens"], run["cache_read_tokens"]) == (2_000, 1_000)
+    entries = (await admin.get("/runs/1/entries")).json()["items"]
+    assert sum(Decimal(entry["cost_usd"]) for entry in entries) == Decimal("0.00525")
+    assert {entry["reason"] for entry in entries} == {None, "unknown_model"}
+    page = (await admin.get("/runs", params={"status": ["running", "failed"]})).json()
+    assert (page["total"], page["items"][0]["id"]) == (1, "1")
+    assert (await admin.get("/runs", params={"status": "failed"})).json()["total"] == 0
+
+    spend = (await admin.get("/spend", params={"days": 1})).json()
+    assert (spend["cost_usd"], spend["cost_is_partial"], spend["period_days"]) == (
+        "0.005250",
+        True,
+        1,
+    )
+    for lines in (spend["by_agent"], spend["by_provider"], spend["by_day"], spend["by_key"]):
+        assert sum(Decimal(line["cost_usd"]) for line in lines) == Decimal("0.00525")
+    since = (datetime.now(UTC) - timedelta(days=2)).isoformat()
+    ranged = (await admin.get("/spend", params={"from": since, "days": 9})).json()
+    assert ranged["period_days"] is None
+
+
+async def test_a_used_up_cap_refuses_in_words(gateway: Gateway) -> None:
+    org, admin = await gateway.new_admin(await gateway.new_org(monthly_budget_usd="0.001"))
+    channel, _ = await gateway.new_channel(org)
+    await answered(admin, "/caps", total=1)
+    events = [started("1"), usage("q1", "1")]
+    assert (await channel.post("/events", json=events)).json()["accepted"] == 2
+    await answered(admin, "/runs/1", request_count=1)
+    refused = await channel.post("/runs/1/authorize", json=asked("q2", "1"))
+    assert refused.status_code == 200, refused.text
+    shown = refused.json()
+    assert shown["allowed"] is False
+    assert shown["refusal"]["code"] == "budget_exceeded"
+    assert shown["refusal"]["scope"] == "organization"
+    assert (shown["refusal"]["limit_usd"], shown["refusal"]["spent_usd"]) == (
+        "0.001000",
+        "0.005250",
+    )
+    assert shown["sentence"]
+    assert shown["on_unreachable"] == "refuse"
+    without_run = await channel.post("/authorize", json=asked("q3", None, agent_id=None))
+    assert (without_run.status_code, without_run.json()["allowed"]) == (200, False)
+
+
+async def test_a_run_of_another_organization_is_unknown(gateway: Gateway) -> None:
+    org, admin = await gateway.new_admin()
+    _, stranger = await gateway.new_admin()
+    channel, _ = await gateway.new_channel(org)
+    assert (await channel.post("/events", json=started("mine"))).json()["accepted"] == 1
+    await answered(admin, "/runs/mine")
+    foreign, unknown = await stranger.get("/runs/mine"), await stranger.get("/runs/nothing")
+    assert (foreign.status_code, foreign.text) == (unknown.status_code, unknown.text)
+    assert foreign.status_code == 404
+    assert (await stranger.get("/runs/mine/entries")).status_code == 404
+    assert (await admin.get("/runs/%00")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/runs?agent=writer", "unknown_parameter"),
+        ("/runs?status=sleeping", "invalid_field"),
+        ("/runs?limit=101", "invalid_field"),
+        ("/runs?skip=-1", "invalid_field"),
+        ("/runs?limit=5&limit=6", "repeated_parameter"),
+        ("/runs?order_by=cost_nanousd", "invalid_field"),
+        ("/runs?started_from=2026-11-30T12:00:00", "naive_time"),
+        ("/runs/1/entries?scope=all", "invalid_field"),
+        ("/spend?days=0", "invalid_field"),
+        ("/spend?days=366", "invalid_field"),
+        ("/spend?from=2026-11-30T12:00:00Z&to=2026-11-29T12:00:00Z", "window_reversed"),
+        ("/spend?to=0001-01-01T00:00:00Z", "window_out_of_range"),
+        ("/caps?month=2026-11", "unknown_parameter"),
+    ],
+)
+async def test_what_is_out_of_type_is_named(gateway: Gateway, path: str, reason: str) -> None:
+    _, admin = await gateway.new_admin()
+    answer = await admin.get(path)
+    assert (answer.status_code, answer.json()["reason"]) == (422, reason), answer.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"run_id": "2"}, 422),
+        ({"run_id": "1"}, 200),
+        ({"cost_usd_max": 1}, 422),
+        ({"cost_usd_max": "0.5"}, 200),
+        ({"cost_nanousd_max": 5}, 422),
+        ({"model": None}, 422),
+        ({"input_tokens_max": 2**63}, 422),
+    ],
+)
+async def test_a_question_is_read_strictly(
+    gateway: Gateway, changes: dict[str, Any], status: int
+) -> None:
+    org, admin = await gateway.new_admin()
+    channel, _ = await gateway.new_channel(org)
+    await answered(admin, "/caps", total=1)
+    answer = await channel.post("/runs/1/authorize", json=asked("q", "1") | changes)
+    assert answer.status_code == status, answer.text

@@ -1,0 +1,1 @@
+"""Programs for whoever works on this repository; no part of what is installed."""
