@@ -117,9 +117,7 @@ ROOM_AGE_S: Final = 30 * _DAY_S
 PULSE_AGE_S: Final = 600
 
 STREAMS: Final = (
-    StreamSpec(
-        "CHANNEL", ("rienda.event.*.channel.>",), "file", CHANNEL_AGE_S, 2_048 * _MIB
-    ),
+    StreamSpec("CHANNEL", ("rienda.event.*.channel.>",), "file", CHANNEL_AGE_S, 2_048 * _MIB),
     StreamSpec(
         "DIRECTORY",
         ("rienda.event.*.directory.>",),
@@ -141,9 +139,7 @@ STREAMS: Final = (
     ),
     StreamSpec("LEDGER", ("rienda.event.*.ledger.>",), "file", ROOM_AGE_S, 512 * _MIB),
     StreamSpec("GATEWAY", ("rienda.event.*.gateway.>",), "file", ROOM_AGE_S, 512 * _MIB),
-    StreamSpec(
-        "DEAD", ("rienda.dead.>",), "file", ROOM_AGE_S, 64 * _MIB, discard="old"
-    ),
+    StreamSpec("DEAD", ("rienda.dead.>",), "file", ROOM_AGE_S, 64 * _MIB, discard="old"),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from contracts.types import Count, Details, Digest, Id, Instant, OrgId, Wire
+from contracts.types import AgentId, Count, Details, Digest, Id, Instant, OrgId, Wire
 
 AUDIT_CHAIN_DEPLOYMENT = "_"
 """Name of the chain of acts that belong to no organization."""
@@ -21,13 +21,13 @@ class AuditEntry(Wire):
 
     id: Id
     actor: Id | None
-    """Pseudonym of a person, `key:<id>` for an API key; null is a statement: nobody."""
+    """Pseudonym of a person or an API key; null is a statement: nobody."""
     impersonator: Id | None = None
     organization: OrgId | None
     """Null: the deployment's chain."""
     action: Annotated[str, StringConstraints(pattern=r"^[a-z_.]{1,100}$")]
     target_type: Annotated[str, StringConstraints(max_length=100)] | None = None
-    target_id: Id | None = None
+    target_id: AgentId | None = None
     details: Details = {}
     ip_address: Annotated[str, StringConstraints(max_length=45)] | None = None
     """Stored, never shown or exported."""

@@ -35,7 +35,6 @@ _TRANSIENT = (
     asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,
     asyncpg.TooManyConnectionsError,
-    asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     ConnectionError,
     TimeoutError,
@@ -45,6 +44,9 @@ _TRANSIENT = (
 
 def is_transient(error: BaseException) -> bool:
     """Whether the database may answer later: it is down, starting, or somebody held a lock."""
+    if isinstance(error, asyncpg.InterfaceError):
+        # The same class tells of a connection that was lost and of a mistake in the calling code.
+        return "clos" in str(error)
     return isinstance(error, _TRANSIENT)
 
 

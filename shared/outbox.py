@@ -51,7 +51,7 @@ def derived_id(*parts: str) -> str:
     return str(uuid.uuid5(DERIVED, "\x1f".join(parts)))
 
 
-def say(  # noqa: PLR0913: an event's attributes, all named
+def say(  # noqa: PLR0913
     data: Wire,
     *,
     room: str,

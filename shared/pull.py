@@ -1,8 +1,8 @@
 """Pulling a room's durables in bounded batches.
 
-The loop is ours (ADR 0004). One pull is open at a time; what has arrived is handled at once, however
-little it is, and what arrives meanwhile makes the next batch, so that load alone makes batches large.
-A loop that fails here ends the process, loudly.
+The loop is ours (ADR 0004). One pull is open at a time; what has arrived is handled at once,
+however little it is, and what arrives meanwhile makes the next batch, so that load alone makes
+batches large. A loop that fails here ends the process, loudly.
 """
 
 from __future__ import annotations

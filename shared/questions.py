@@ -76,7 +76,7 @@ class Asker:
         self._bus = bus
         self._name = name
 
-    async def ask(  # noqa: PLR0913: a question's attributes, all named
+    async def ask(  # noqa: PLR0913
         self,
         room: str,
         question: str,

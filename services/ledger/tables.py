@@ -160,9 +160,7 @@ class MonthSpend(LedgerTable, table=True):
     scope_id: str = _text(primary_key=True)
     month: str = _text(primary_key=True)
     cost_nanousd: int = Field(sa_type=Numeric(38, 0), nullable=False)
-    unpriced_count: int = Field(
-        sa_type=Numeric(38, 0), nullable=False
-    )
+    unpriced_count: int = Field(sa_type=Numeric(38, 0), nullable=False)
     late_nanousd: int = Field(sa_type=Numeric(38, 0), nullable=False)
 
 
@@ -198,9 +196,7 @@ class Entry(LedgerTable, table=True):
     reasoning: int = _bigint()
     audio_input: int = _bigint()
     audio_output: int = _bigint()
-    reported_tokens: list[int] = Field(
-        sa_type=ARRAY(BigInteger), nullable=False
-    )
+    reported_tokens: list[int] = Field(sa_type=ARRAY(BigInteger), nullable=False)
     cost_nanousd: int = _bigint()
     request_count: int = Field(sa_type=SmallInteger, nullable=False)
     unpriced_count: int = Field(sa_type=SmallInteger, nullable=False)

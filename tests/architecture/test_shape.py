@@ -89,22 +89,17 @@ def test_no_module_is_named_after_nothing() -> None:
     assert found == []
 
 
-def blind_handlers(source: Source) -> Iterator[tuple[str, ast.ExceptHandler]]:
+def blind_handlers(
+    node: ast.AST, place: str = "(module)"
+) -> Iterator[tuple[str, ast.ExceptHandler]]:
     """Handlers of everything, with the function that they stand in."""
-    for name, function in source.functions():
-        inner = {id(node) for _, other in source.functions() for node in other.body}
-        for node in _own_nodes(function, inner):
-            if isinstance(node, ast.ExceptHandler) and _is_blind(node):
-                yield name, node
-
-
-def _own_nodes(function: Function, inner: set[int]) -> Iterator[ast.AST]:
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, Function):
-            waiting.extend(ast.iter_child_nodes(node))
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ExceptHandler) and _is_blind(child):
+            yield place, child
+        inner = place
+        if isinstance(child, Function | ast.ClassDef):
+            inner = child.name if place == "(module)" else f"{place}.{child.name}"
+        yield from blind_handlers(child, inner)
 
 
 def _is_blind(handler: ast.ExceptHandler) -> bool:
@@ -120,10 +115,27 @@ def test_whoever_catches_everything_lets_the_unknown_go_on() -> None:
     found = {
         f"{source.path}: {name}"
         for source in sources(*PRODUCT)
-        for name, handler in blind_handlers(source)
+        for name, handler in blind_handlers(source.tree)
         if not any(isinstance(node, ast.Raise) for part in handler.body for node in ast.walk(part))
     }
     assert_only(found, BLIND_HANDLERS)
+
+
+def test_sees_a_blind_handler_wherever_it_stands() -> None:
+    text = """
+try: pass
+except Exception: pass
+class A:
+    def b(self):
+        try: pass
+        except (ValueError, BaseException): pass
+        def c():
+            try: pass
+            except: pass
+        try: pass
+        except ValueError: pass
+"""
+    assert [place for place, _ in blind_handlers(ast.parse(text))] == ["(module)", "A.b", "A.b.c"]
 
 
 def annotated(source: Source) -> Iterator[tuple[str, ast.expr]]:

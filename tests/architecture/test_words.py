@@ -44,6 +44,9 @@ REGISTRIES = re.compile(
 LEFT: dict[str, str] = {
     "samples/generate.py": "a word of the invented sessions, not of the program",
 }
+MACHINES: dict[str, str] = {
+    "tests/unit/host/test_rooms.py": "an invented environment, of which nothing is passed on",
+}
 SAMPLES_OF_SESSIONS = "samples/transcripts/"
 
 
@@ -70,12 +73,12 @@ def test_nothing_is_left_for_later() -> None:
 
 def test_no_file_knows_a_machine() -> None:
     """A path of one machine works on no other, and tells who made the file."""
-    found = [
-        f"{name}:{number}"
-        for name, number, line in lines()
+    found = {
+        name
+        for name, _, line in lines()
         if MACHINE_PATHS.search(line) and not name.startswith(SAMPLES_OF_SESSIONS)
-    ]
-    assert found == []
+    }
+    assert_only(found, MACHINES)
 
 
 def test_no_file_names_a_package_registry() -> None:

@@ -41,7 +41,7 @@ async def test_serving_refuses_an_older_schema_and_tolerates_a_newer_one(room_da
         await owner.execute("UPDATE schema_version SET version_num = 'ledger_9999'")
         await require_schema(owner, room="ledger", migrations=migrations)
         await owner.execute("DELETE FROM schema_version")
-        with pytest.raises(SchemaTooOld, match="python -m services.ledger migrate"):
+        with pytest.raises(SchemaTooOld, match=r"python -m services\.ledger migrate"):
             await require_schema(owner, room="ledger", migrations=migrations)
     finally:
         await owner.close()

@@ -233,6 +233,4 @@ def _event(data: Wire, channel_id: str, event_id: str) -> Event[Any]:
 def _json(event: Event[Any]) -> Any:
     import json
 
-    return {
-        name: value for name, value in json.loads(encode(event)).items() if name != "source"
-    }
+    return {name: value for name, value in json.loads(encode(event)).items() if name != "source"}

@@ -40,11 +40,11 @@ async def test_each_asker_hears_its_own_answer_in_groups_of_a_bounded_size(runni
 async def test_a_failed_group_fails_its_askers_and_the_next_goes_on(running):
     async def picky(items):
         if "bad" in items:
-            raise ValueError
+            raise ValueError("tested")
         return items
 
     group = running(Group(picky))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="tested"):
         await group.submit("bad")
     assert await group.submit("good") == "good"
 

@@ -62,16 +62,14 @@ def _event_of(act: Act, said: Said) -> outbox.Message:
 
 
 def _entry_of(act: Act) -> AuditEntry:
-    # The contract's target ids have no slash, the ids of delegates do (ADR 0006).
-    storable = "/" not in act.target_id
     return AuditEntry(
         id=str(uuid7()),
         actor=act.actor,
         organization=act.org,
         action=act.action,
         target_type=act.target_type,
-        target_id=act.target_id if storable else token_of(act.target_type, act.target_id),
-        details=act.details if storable else {"target_id": act.target_id, **act.details},
+        target_id=act.target_id,
+        details=act.details,
         ip_address=act.ip_address,
         created_at=act.at,
     )

@@ -146,6 +146,9 @@ class Tour:
 
     def _show_found(self, found: Found) -> None:
         spend = found.spend
+        if not spend["run_count"]:
+            self._say("\nNo run yet: import sessions, or let an agent ask before it spends.")
+            return
         requests = "" if found.request_count is None else f", {found.request_count} model requests"
         self._say(
             f"\nIn the last {DAYS} days: {spend['run_count']} runs, "

@@ -18,7 +18,6 @@ from contracts.types import (
     UnpricedPolicy,
     instant_text,
 )
-
 from services.ledger.domain.months import next_month
 
 LIMIT_DECIMALS_MIN = 2
@@ -81,7 +80,7 @@ def decide(
         request_id=asked.request_id,
         allowed=refusal is None,
         refusal=refusal,
-        sentence=_sentence(refusal, caps, asked),
+        sentence=_sentence(refusal, caps),
         remaining=tuple(_left(cap) for cap in caps),
         partial=any(cap.is_partial for cap in caps),
         on_unreachable=policy.on_unreachable,
@@ -104,9 +103,7 @@ def refuse_unknown_organization(*, asked: Authorize, org: str, at: datetime) -> 
     )
 
 
-def _refusal(
-    asked: Authorize, caps: Sequence[Cap], policy: Policy, price: Price
-) -> Refusal | None:
+def _refusal(asked: Authorize, caps: Sequence[Cap], policy: Policy, price: Price) -> Refusal | None:
     if not price.is_priced and policy.unpriced_policy is UnpricedPolicy.REFUSE:
         return Refusal(code="unpriced_model", name=asked.model)
     if price.is_free:
@@ -144,7 +141,7 @@ def _left(cap: Cap) -> CapLeft:
     )
 
 
-def _sentence(refusal: Refusal | None, caps: Sequence[Cap], asked: Authorize) -> str:
+def _sentence(refusal: Refusal | None, caps: Sequence[Cap]) -> str:
     if refusal is None:
         return "Allowed."
     if refusal.code == "unpriced_model":

@@ -107,9 +107,7 @@ def report_digest(usage: UsageReported) -> str:
     return hashlib.sha256(usage.model_dump_json().encode()).hexdigest()
 
 
-def make_report(
-    usage: UsageReported, priced: Priced, *, month: str, billed_at: datetime
-) -> Report:
+def make_report(usage: UsageReported, priced: Priced, *, month: str, billed_at: datetime) -> Report:
     """Bring a report and its price together.
 
     Impossible counts are kept on the entry of the report and add nothing to any sum.
@@ -248,5 +246,3 @@ def claims_from_json(rows: Sequence[Mapping[str, Any]]) -> Claims:
         values["tokens"] = tuple(values["tokens"])
         claims.append(Claim(Report(**values), first))
     return tuple(claims)
-
-

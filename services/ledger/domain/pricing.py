@@ -76,9 +76,7 @@ def price_question(book: RateBook, asked: Authorize, *, at: datetime) -> Price:
     The most it can cost is what the asker states, else its largest counts priced as uncached.
     """
     known = _price_of(book, asked, input_tokens=0, output_tokens=0, at=at)
-    probe = _price_of(
-        book, asked, input_tokens=PROBE_TOKENS, output_tokens=PROBE_TOKENS, at=at
-    )
+    probe = _price_of(book, asked, input_tokens=PROBE_TOKENS, output_tokens=PROBE_TOKENS, at=at)
     most = asked.cost_nanousd_max
     if most is None and asked.input_tokens_max is not None and asked.output_tokens_max is not None:
         counted = _price_of(

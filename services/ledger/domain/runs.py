@@ -83,9 +83,7 @@ class Run:
 
 def unheard(run_id: str, channel_id: str) -> Run:
     """A run that is spoken of and has not said anything yet: its own root."""
-    return Run(
-        run_id=run_id, channel_id=channel_id, root_run_id=run_id, said_root_run_id=run_id
-    )
+    return Run(run_id=run_id, channel_id=channel_id, root_run_id=run_id, said_root_run_id=run_id)
 
 
 def saw_sign(run: Run, at: datetime) -> Run:
@@ -150,12 +148,16 @@ def apply_end(run: Run, finished: RunFinished) -> Run:
         -finished.missing_delegates,
         digest,
     )
-    if run.ended_at is not None and (
-        run.ended_at,
-        END_ORDER.index(RunStatus(run.status)),
-        -run.missing_delegates,
-        run.end_digest or "",
-    ) >= rank:
+    if (
+        run.ended_at is not None
+        and (
+            run.ended_at,
+            END_ORDER.index(RunStatus(run.status)),
+            -run.missing_delegates,
+            run.end_digest or "",
+        )
+        >= rank
+    ):
         return run
     ended = replace(
         run,

@@ -151,9 +151,7 @@ async def _hold_claimed_runs(
 ) -> None:
     """Runs that lose a claim in this batch may not be among those that reported in it."""
     billed = {
-        (org, claim.best.billed_run_id)
-        for (org, _), merged in claims.items()
-        for claim in merged
+        (org, claim.best.billed_run_id) for (org, _), merged in claims.items() for claim in merged
     }
     missing = billed - work.books.runs.keys()
     if missing:
@@ -295,11 +293,7 @@ async def _refuse_changed(connection: Connection, work: Work, item: Received) ->
     )
     await outbox.save(
         connection,
-        [
-            outbox.say(
-                notice, room=ROOM, org=item.event.org, event_id=event_id, at=work.batch.now
-            )
-        ],
+        [outbox.say(notice, room=ROOM, org=item.event.org, event_id=event_id, at=work.batch.now)],
     )
 
 

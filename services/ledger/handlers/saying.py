@@ -55,8 +55,6 @@ async def say_changed_runs(
             "run_changed", key[0], cause.address.producer_key, cause.event.source, cause.event.id
         )
         messages.append(
-            outbox.say(
-                said, room=ROOM, org=key[0], event_id=event_id, at=now, cause=cause.event
-            )
+            outbox.say(said, room=ROOM, org=key[0], event_id=event_id, at=now, cause=cause.event)
         )
     await outbox.save(connection, messages)

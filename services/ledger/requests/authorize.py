@@ -187,9 +187,7 @@ async def _load(connection: Connection, group: Sequence[Asked], now: datetime) -
     roots = {(org, run.root_run_id) for (org, _), run in known.items()} - known.keys()
     known |= await runs.load_runs(connection, roots)
     agent_keys = {
-        (asked.org, agent)
-        for asked in group
-        if (agent := _capped_agent(asked, known)) is not None
+        (asked.org, agent) for asked in group if (agent := _capped_agent(asked, known)) is not None
     }
     month_keys = {
         (asked.org, scope, scope_id, month_of(now, organizations[asked.org].zones))

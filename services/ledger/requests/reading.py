@@ -218,9 +218,7 @@ def _agent_spend(row: Any) -> AgentSpend:
     )
 
 
-def _cap_row(
-    cap: tuple[CapScope, str, str, int, int], spent: MonthAmount, month: str
-) -> CapRow:
+def _cap_row(cap: tuple[CapScope, str, str, int, int], spent: MonthAmount, month: str) -> CapRow:
     scope, cap_id, name, limit, revision = cap
     counted = spent.cost_nanousd + spent.late_nanousd
     return CapRow(
@@ -239,11 +237,12 @@ def _cap_row(
 
 def _run_row(row: Any) -> RunRow:
     shown, own = amount_of(row), amount_of(row, "own_")
+    columns = set(row.keys())
     return RunRow(
         **{
             name: row[name]
             for name in RunRow.model_fields
-            if name in row.keys() and name != "started_at"  # noqa: SIM118: a Record is no dict
+            if name in columns and name != "started_at"
         },
         started_at=row["shown_start"],
         totals=shown.totals,
@@ -253,11 +252,7 @@ def _run_row(row: Any) -> RunRow:
 
 
 def _entry_row(row: Any) -> EntryRow:
-    values = {
-        name: row[name]
-        for name in EntryRow.model_fields
-        if name not in ("id", "tokens")
-    }
+    values = {name: row[name] for name in EntryRow.model_fields if name not in ("id", "tokens")}
     return EntryRow(
         id=str(row["id"]),
         tokens=Tokens(**{name: row[name] for name in Tokens.model_fields}),

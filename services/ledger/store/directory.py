@@ -164,7 +164,9 @@ async def load_organizations(
                 OnUnreachable(row["on_unreachable"]),
             ),
             billing_timezone=row["billing_timezone"],
-            zones=tuple(Zone(zone["from_month"], zone["timezone"]) for zone in row["billing_zones"]),
+            zones=tuple(
+                Zone(zone["from_month"], zone["timezone"]) for zone in row["billing_zones"]
+            ),
         )
         for row in rows
     }

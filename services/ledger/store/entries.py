@@ -78,9 +78,7 @@ async def lock_requests(
             orgs,
             ids,
         )
-        claims |= {
-            (row["org"], row["request_id"]): claims_from_json(row["claims"]) for row in rows
-        }
+        claims |= {(row["org"], row["request_id"]): claims_from_json(row["claims"]) for row in rows}
     return claims
 
 
@@ -147,13 +145,19 @@ def _entry(key: RequestKey, draft: Draft, recorded_at: datetime) -> tuple[Any, .
     )
 
 
-async def add_to_lines(
-    connection: Connection, amounts: Mapping[tuple[str, Line], Amount]
-) -> None:
+async def add_to_lines(connection: Connection, amounts: Mapping[tuple[str, Line], Amount]) -> None:
     """Add to the lines that the breakdowns group by."""
     rows = sorted(
         (
-            (org, line.billed_run_id, line.month, line.provider, line.model, line.key_id, line.kind),
+            (
+                org,
+                line.billed_run_id,
+                line.month,
+                line.provider,
+                line.model,
+                line.key_id,
+                line.kind,
+            ),
             amount,
         )
         for (org, line), amount in amounts.items()
@@ -169,7 +173,7 @@ async def add_to_lines(
             {", ".join(COLUMNS)})
         SELECT * FROM unnest({keys}, {columns})
         ON CONFLICT (org, run_id, month, provider, model, key_id, kind) DO UPDATE SET {sums}
-        """,  # noqa: S608
+        """,
         *([key[n] for key, _ in rows] for n in range(7)),
         *([amount.values[n] for _, amount in rows] for n in range(len(COLUMNS))),
     )

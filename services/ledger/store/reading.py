@@ -1,7 +1,7 @@
 """What people read: runs, entries, spend. Every figure is a sum over entries.
 
-Windows select trees by their root's start and count them whole (design.md 3, *Windows*), so that all
-breakdowns of one window add up to the same bill.
+Windows select trees by their root's start and count them whole (design.md 3, *Windows*), so that
+all breakdowns of one window add up to the same bill.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ async def horizon(connection: Connection) -> int:
     )
 
 
-async def list_entries(
+async def list_entries(  # noqa: PLR0913
     connection: Connection,
     org: str,
     run_id: str,
@@ -124,9 +124,7 @@ async def list_entries(
     limit: int,
 ) -> Sequence[Any]:
     """Entries of a run (or its tree) in the order of their entering, up to the horizon."""
-    members = (
-        "SELECT m.run_id FROM run m WHERE m.org = $1 AND m.root_run_id = $2" if tree else "$2"
-    )
+    members = "SELECT m.run_id FROM run m WHERE m.org = $1 AND m.root_run_id = $2" if tree else "$2"
     return await connection.fetch(
         f"""
         SELECT e.* FROM entry e

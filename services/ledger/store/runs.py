@@ -33,11 +33,11 @@ _INSERT = f"""
     INSERT INTO run ({_SELECT})
     VALUES ({", ".join(f"${n}" for n in range(1, len(_FIELDS) + 3))})
     ON CONFLICT DO NOTHING
-    """  # noqa: S608
+    """
 _UPDATE = f"""
     UPDATE run SET {", ".join(f"{name} = ${n}" for n, name in enumerate(_FIELDS, start=3))}
     WHERE org = $1 AND run_id = $2
-    """  # noqa: S608
+    """
 
 
 def _values(org: str, run: Run) -> tuple[Any, ...]:
@@ -69,7 +69,7 @@ async def lock_runs(connection: Connection, keys: Collection[RunKey]) -> dict[Ru
         SELECT {_SELECT} FROM run
         JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
         ORDER BY org, run_id FOR UPDATE OF run
-        """,  # noqa: S608
+        """,
         [org for org, _ in keys],
         [run_id for _, run_id in keys],
     )
@@ -82,7 +82,7 @@ async def load_runs(connection: Connection, keys: Collection[RunKey]) -> dict[Ru
         f"""
         SELECT {_SELECT} FROM run
         JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
-        """,  # noqa: S608
+        """,
         [org for org, _ in keys],
         [run_id for _, run_id in keys],
     )
@@ -96,7 +96,7 @@ async def lock_members(connection: Connection, roots: Collection[RunKey]) -> dic
         SELECT {_SELECT} FROM run
         JOIN unnest($1::text[], $2::text[]) AS t (org, root_run_id) USING (org, root_run_id)
         ORDER BY org, run_id FOR UPDATE OF run
-        """,  # noqa: S608
+        """,
         [org for org, _ in roots],
         [run_id for _, run_id in roots],
     )
@@ -117,7 +117,7 @@ async def load_own_amounts(
         f"""
         SELECT org, run_id, {", ".join(f"own_{name}" for name in COLUMNS)} FROM run
         JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
-        """,  # noqa: S608
+        """,
         [org for org, _ in keys],
         [run_id for _, run_id in keys],
     )
@@ -143,7 +143,7 @@ async def add_amounts(
         UPDATE run SET {sets}
         FROM unnest($1::text[], $2::text[], {columns}) AS t (org, run_id, {", ".join(COLUMNS)})
         WHERE run.org = t.org AND run.run_id = t.run_id
-        """,  # noqa: S608
+        """,
         [key[0] for key, _ in rows],
         [key[1] for key, _ in rows],
         *([amount.values[n] for _, amount in rows] for n in range(len(COLUMNS))),
@@ -162,7 +162,7 @@ async def load_shown_amounts(
         f"""
         SELECT org, run_id, {columns} FROM run
         JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
-        """,  # noqa: S608
+        """,
         [org for org, _ in keys],
         [run_id for _, run_id in keys],
     )

@@ -78,9 +78,7 @@ def deliveries(*run_ids: str) -> list[Delivery]:
     return [feed.channel(started(run_id)) for run_id in run_ids]
 
 
-async def test_a_message_that_cannot_be_read_is_dead_and_its_neighbours_go_on(
-    consumer, database
-):
+async def test_a_message_that_cannot_be_read_is_dead_and_its_neighbours_go_on(consumer, database):
     good = deliveries("r1", "r2")
     bad = [
         Delivery(good[0].subject, b"\xff\x00", "CHANNEL", 11),
@@ -116,9 +114,7 @@ async def test_a_repeated_delivery_of_a_dead_letter_adds_none(consumer, database
     assert len(await rows_of(database, "dead_letter")) == 1
 
 
-async def test_a_poisoned_batch_is_split_until_only_the_poison_waits(
-    consumer, recorder, database
-):
+async def test_a_poisoned_batch_is_split_until_only_the_poison_waits(consumer, recorder, database):
     recorder.poison["r5"] = ZeroDivisionError()
     await consumer.handle(deliveries(*(f"r{number}" for number in range(16))))
     assert await handled(database) == {f"r{number}" for number in range(16)} - {"r5"}
@@ -126,9 +122,7 @@ async def test_a_poisoned_batch_is_split_until_only_the_poison_waits(
     assert (waiting["reason"], waiting["tries"]) == ("ZeroDivisionError", 1)
 
 
-async def test_what_is_refused_by_a_rule_is_no_failure_of_the_batch(
-    consumer, recorder, database
-):
+async def test_what_is_refused_by_a_rule_is_no_failure_of_the_batch(consumer, recorder, database):
     recorder.refused = {"r1"}
     await consumer.handle(deliveries("r0", "r1", "r2"))
     assert recorder.calls == 1

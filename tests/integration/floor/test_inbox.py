@@ -35,19 +35,20 @@ async def test_a_rolled_back_effect_is_fresh_again(database):
     class Crash(Exception):
         pass
 
-    with pytest.raises(Crash):
+    async def crash():
         async with database.transaction() as connection:
             await sort_out(connection, [key("1")], NOON)
             raise Crash
+
+    with pytest.raises(Crash):
+        await crash()
     async with database.transaction() as connection:
         assert (await sort_out(connection, [key("1")], NOON)).fresh == (0,)
 
 
 async def test_two_channels_that_both_say_1_do_not_shadow_one_another(database):
     async with database.transaction() as connection:
-        found = await sort_out(
-            connection, [key("1"), key("1", b"b", producer="channel:c2")], NOON
-        )
+        found = await sort_out(connection, [key("1"), key("1", b"b", producer="channel:c2")], NOON)
     assert found.fresh == (0, 1)
 
 

@@ -50,19 +50,21 @@ async def save(database, numbers) -> None:
 
 async def waiting(database) -> int:
     async with database.transaction() as connection:
-        return await connection.fetchval(
-            "SELECT count(*) FROM outbox WHERE published_at IS NULL"
-        )
+        return await connection.fetchval("SELECT count(*) FROM outbox WHERE published_at IS NULL")
 
 
 async def test_committed_rows_are_published_and_rolled_back_ones_are_not(
     database, ledger_bus, count
 ):
     await save(database, range(3))
-    with pytest.raises(ZeroDivisionError):
+
+    async def crash():
         async with database.transaction() as connection:
             await outbox.save(connection, [message(99)])
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await crash()
     relay = Relay(database, ledger_bus)
     assert await relay.relay_batch() == 3
     assert await relay.relay_batch() == 0
@@ -77,9 +79,7 @@ async def test_several_relays_share_the_rows(database, ledger_bus, count):
     assert await count() == 3 * BATCH_ROWS_MAX
 
 
-async def test_a_relay_that_dies_before_its_commit_says_nothing_twice(
-    database, ledger_bus, count
-):
+async def test_a_relay_that_dies_before_its_commit_says_nothing_twice(database, ledger_bus, count):
     await save(database, range(5))
 
     class DyingRelay(Relay):

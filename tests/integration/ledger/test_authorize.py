@@ -60,9 +60,7 @@ async def test_allowed_under_its_caps_with_what_remains(room: LedgerRoom, feed: 
         ("agent", 10 * USD),
         ("organization", 50 * USD),
     ]
-    assert all(
-        cap.remaining_nanousd == cap.limit_nanousd - ONE_REQUEST for cap in answer.remaining
-    )
+    assert all(cap.remaining_nanousd == cap.limit_nanousd - ONE_REQUEST for cap in answer.remaining)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,7 @@ async def test_allowed_under_its_caps_with_what_remains(room: LedgerRoom, feed: 
         (USD, 1, USD, "agent"),
     ],
 )
-async def test_the_narrowest_cap_that_binds_is_named(  # noqa: PLR0917
+async def test_the_narrowest_cap_that_binds_is_named(
     room: LedgerRoom, feed: Feed, run_cap, agent_cap, org_cap, scope
 ):
     await know(room, feed, agent_cap=agent_cap, org_cap=org_cap)
@@ -189,8 +187,10 @@ async def test_many_at_once_are_each_answered_once(room: LedgerRoom, feed: Feed)
     try:
         from services.ledger.requests.authorize import Asked
 
-        asked = [Asked("acme", "c1", ask(f"a{number}", run_id=f"r{number}", root_run_id=f"r{number}"))
-                 for number in range(200)]
+        asked = [
+            Asked("acme", "c1", ask(f"a{number}", run_id=f"r{number}", root_run_id=f"r{number}"))
+            for number in range(200)
+        ]
         first, second = await asyncio.gather(
             asyncio.gather(*(room.authorizer.group.submit(one) for one in asked)),
             asyncio.gather(*(other.authorizer.group.submit(one) for one in asked)),

@@ -133,9 +133,7 @@ def expected_bill(said):
 async def state_of(room: LedgerRoom, org: str):
     """Everything that people read, and the sums behind it."""
     runs = await room.runs(org, include_delegations=True)
-    shown = {
-        run.run_id: run.model_dump(exclude={"last_sign_at"}) for run in runs.items
-    }
+    shown = {run.run_id: run.model_dump(exclude={"last_sign_at"}) for run in runs.items}
     spend = await room.spend(org)
     months = await room.rows(
         "SELECT scope, scope_id, month, cost_nanousd, unpriced_count FROM month_spend "

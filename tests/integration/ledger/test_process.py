@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from contracts.errors import Forbidden, NotFound
+from contracts.envelope import message_id
+from contracts.errors import NotFound
 from contracts.ledger import (
     Authorization,
     Authorize,
@@ -18,7 +17,6 @@ from contracts.ledger import (
 from shared.bus import Bus
 from shared.outbox import Message
 from shared.questions import Asker
-from contracts.envelope import message_id
 from tests.factories import NOON, Feed, channel, finished, minutes, organization, started, usage
 from tests.waiting import eventually
 
@@ -27,7 +25,8 @@ pytestmark = pytest.mark.integration
 
 def message_of(delivery) -> Message:
     return Message(
-        delivery.subject, message_id(delivery.subject, "x", str(delivery.sequence), delivery.body),
+        delivery.subject,
+        message_id(delivery.subject, "x", str(delivery.sequence), delivery.body),
         delivery.body,
     )
 

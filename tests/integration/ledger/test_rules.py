@@ -194,9 +194,7 @@ async def test_two_channels_with_the_same_ids_do_not_shadow_one_another(
             (started(run_id), usage(request_id, run_id), finished(run_id)), start=1
         ):
             await room.hear(
-                [
-                    feed.channel(said, org=org, channel_id=channel_id, event_id=str(number))
-                ]
+                [feed.channel(said, org=org, channel_id=channel_id, event_id=str(number))]
             )
     assert await dead_reasons(room) == []
     assert (await room.spend("acme")).cost_nanousd == 2 * ONE_REQUEST
@@ -230,9 +228,7 @@ async def test_an_id_said_again_with_another_body_is_refused_and_noticed(
     await room.hear([feed.channel(started("r2"), event_id="1")])
     assert await dead_reasons(room) == ["changed_body"]
     subjects = await room.rows("SELECT subject FROM outbox WHERE subject LIKE '%security%'")
-    assert [row["subject"] for row in subjects] == [
-        "rienda.event.acme.ledger.security_noticed.v1"
-    ]
+    assert [row["subject"] for row in subjects] == ["rienda.event.acme.ledger.security_noticed.v1"]
 
 
 async def test_old_usage_needs_the_right_backfill(room: LedgerRoom, feed: Feed):
@@ -249,9 +245,7 @@ async def test_times_ahead_and_revoked_channels_are_refused(room: LedgerRoom, fe
     await room.know(feed)
     ahead = room.clock.at + minutes(6)
     await room.hear([feed.channel(started("r1", started_at=ahead))])
-    await room.hear(
-        [feed.directory(channel("c1", revoked=True, entity_revision=2), "c1")]
-    )
+    await room.hear([feed.directory(channel("c1", revoked=True, entity_revision=2), "c1")])
     await room.hear([feed.channel(started("r2"))])
     assert await dead_reasons(room) == ["time_in_future", "channel_revoked"]
 
@@ -340,9 +334,7 @@ async def test_orders_put_unfinished_runs_last_both_ways(room: LedgerRoom, feed:
     await room.know(feed)
     for run_id, requests in (("dear", 3), ("cheap", 1), ("open", 9)):
         await room.hear([feed.channel(started(run_id))])
-        await room.hear(
-            [feed.channel(usage(f"{run_id}-{n}", run_id)) for n in range(requests)]
-        )
+        await room.hear([feed.channel(usage(f"{run_id}-{n}", run_id)) for n in range(requests)])
     await room.hear([feed.channel(finished(run)) for run in ("dear", "cheap")])
 
     async def order(order_by: str, *, descending: bool) -> list[str]:
