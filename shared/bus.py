@@ -87,6 +87,7 @@ class Bus:
             **credentials,  # type: ignore[arg-type]
         )
         self._slots = asyncio.Semaphore(PENDING_PUBLISHES_MAX)
+        self._stopping = False
 
     @property
     def client(self) -> Client:
@@ -136,6 +137,7 @@ class Bus:
 
     async def stop(self) -> None:
         """Let running handlers end, then disconnect."""
+        self._stopping = True
         await self.broker.stop()
 
     async def publish(self, message: Message) -> Ack:
@@ -183,4 +185,5 @@ class Bus:
         logger().info("bus_reconnected")
 
     async def _on_disconnect(self) -> None:
-        logger().warning("bus_disconnected")
+        if not self._stopping:
+            logger().warning("bus_disconnected")

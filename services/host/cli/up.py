@@ -141,7 +141,11 @@ def _serve_detached(up: Up, write_end: int) -> bool:
             # The terminal is gone: no reason to stop.
             log.info("nobody follows the start any more")
 
+    has_served = False
+
     async def then(_: Admin) -> None:
+        nonlocal has_served
+        has_served = True
         say(ready=True)
 
     try:
@@ -150,9 +154,12 @@ def _serve_detached(up: Up, write_end: int) -> bool:
         log.error("%s", error)
         say(error=str(error))
         return False
+    else:
+        if not has_served:
+            say(error="It was stopped before it was ready.")
+        return has_served
     finally:
         os.close(write_end)
-    return True
 
 
 def _follow(read_end: int, console: Console) -> None:

@@ -1,0 +1,1 @@
+"""`make bench`: figures beside a baseline of the same run."""

@@ -1,0 +1,68 @@
+"""`make bench`: what the floor and the ledger cost, beside a bare baseline of the same run.
+
+Method: real nats-server and PostgreSQL of the embedded default, load generator on the same machine,
+varied models, tokens and runs; medians of rounds that alternate with their baseline, after one that
+is not counted. What it does not show: several machines, a network, a database larger than memory,
+neighbours. Run it alone. No test depends on a figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import statistics
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.asking import bench_authorize
+from tests.bench.ingesting import bench_ingest
+from tests.servers import Servers
+
+
+async def main(rounds: int, events: int, asks: int) -> None:
+    console = Console()
+    console.print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; "
+        f"{rounds} rounds, load generator on the same machine"
+    )
+    table = Table("what", "measured", "baseline", "ratio", "baseline is")
+    with tempfile.TemporaryDirectory(prefix="rienda-bench-") as folder:
+        servers = Servers(Path(folder) / "data")
+        await servers.start()
+        try:
+            ingest = await bench_ingest(servers, rounds=rounds, events=events)
+            measured, bare = (statistics.median(column) for column in zip(*ingest, strict=True))
+            table.add_row(
+                "usage events: stream to entered and acknowledged",
+                f"{measured:,.0f} per s",
+                f"{bare:,.0f} per s",
+                f"{measured / bare:.2f}",
+                "fetch, insert the bytes, acknowledge",
+            )
+            for name, unit, measured, bare in await bench_authorize(
+                servers, rounds=rounds, asks=asks
+            ):
+                table.add_row(
+                    name,
+                    f"{measured:,.2f} {unit}",
+                    f"{bare:,.2f} {unit}",
+                    f"{measured / bare:.2f}",
+                    "a bare request and reply",
+                )
+        finally:
+            await servers.stop()
+    console.print(table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--asks", type=int, default=3_000)
+    asked = parser.parse_args()
+    asyncio.run(main(asked.rounds, asked.events, asked.asks))
