@@ -26,6 +26,8 @@ from contracts.types import (
     Wire,
 )
 
+Version = Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)]
+"""Of a published spec; a Postgres INTEGER."""
 TimeZoneName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -66,7 +68,7 @@ class PinnedDelegate(Wire):
     """A delegate at the version that the publisher saw."""
 
     agent_id: AgentId
-    version: Annotated[int, Field(ge=1, strict=True)]
+    version: Version
 
 
 class AgentPublished(Wire):
@@ -74,7 +76,7 @@ class AgentPublished(Wire):
 
     entity_revision: Revision
     agent_id: AgentId
-    version: Annotated[int, Field(ge=1, strict=True)]
+    version: Version
     name: Name
     owner_user_id: Id | None
     visibility: Literal["org", "private"] = "org"

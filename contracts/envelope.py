@@ -188,6 +188,8 @@ def _refuse_nul(body: bytes) -> None:
         value = json.loads(body)
     except ValueError:
         return
+    except RecursionError:
+        raise Invalid("the body is nested too deep", reason="not_json") from None
     if _holds_nul(value):
         raise Invalid(
             "a text holds a NUL character, which no database stores: remove it",

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -29,6 +31,7 @@ NANOUSD_PER_USD = 1_000_000_000
 
 ID_CHARS_MAX = 128
 TEXT_CHARS_MAX = 4_096
+DETAILS_DEPTH_MAX = 32
 SENTENCE_CHARS_MAX = 1_000
 
 RFC3339 = re.compile(
@@ -101,7 +104,33 @@ SumNanoUsd = Annotated[int, Field(strict=True)]
 """A sum of money; NUMERIC in tables, since a sum of 64-bit amounts may pass 64 bits."""
 SumCount = Annotated[int, Field(strict=True)]
 Revision = Annotated[int, Field(ge=1, le=BIGINT_MAX, strict=True)]
-Details = dict[str, Any]
+
+
+def storable_details(value: dict[str, Any]) -> dict[str, Any]:
+    """Let a free object pass if a database and another language can hold it.
+
+    Raises:
+        ValueError: an integer beyond BIGINT, a number that is none, or nesting deeper than
+            `DETAILS_DEPTH_MAX`.
+    """
+    stack: list[tuple[object, int]] = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        if depth > DETAILS_DEPTH_MAX:
+            raise ValueError(f"nested deeper than {DETAILS_DEPTH_MAX} levels")
+        if isinstance(item, dict):
+            stack.extend((inner, depth + 1) for inner in item.values())
+        elif isinstance(item, list | tuple):
+            stack.extend((inner, depth + 1) for inner in item)
+        elif isinstance(item, float) and not isfinite(item):
+            raise ValueError("a number that is not finite")
+        elif isinstance(item, int) and not BIGINT_MIN <= item <= BIGINT_MAX:
+            raise ValueError("an integer beyond 64 bits: write it as text")
+    return value
+
+
+Details = Annotated[dict[str, Any], AfterValidator(storable_details)]
+"""A free object: numbers of 64 bits, nested at most `DETAILS_DEPTH_MAX` deep."""
 
 
 class Surface(StrEnum):

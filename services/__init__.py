@@ -1,0 +1,1 @@
+"""The rooms, the channels and the host."""

@@ -77,8 +77,6 @@ class Puller:
             elif self._away:
                 self._away = False
                 await asyncio.sleep(AWAY_S)
-        # Cancelled by whoever runs the loops: ending here would look like a failure.
-        await asyncio.Event().wait()
 
     async def drain(self) -> None:
         """Take nothing more and wait for the batch under way."""

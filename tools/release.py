@@ -22,6 +22,10 @@ from tools.wire import ROOT, SAMPLES, SCHEMAS, event_key, question_key, schemas
 FROZEN_FILE: Final = SCHEMAS / "FROZEN.json"
 MAIN_BRANCHES: Final = ("origin/HEAD", "origin/main", "main")
 GIT_S_MAX: Final = 20
+GONE: Final = "was released and is gone"
+CHANGED: Final = (
+    "changed since its release; if it only grew, `python tools/contracts.py --freeze` records it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def changed_since_release(frozen: Frozen) -> list[str]:
     """Say which released things differ from their digests, without asking git."""
     now = {key: digest_of(schema) for key, schema in present_schemas().items()}
     problems = [
-        f"{key}: {'changed since its release' if key in now else 'was released and is gone'}"
+        f"{key}: {CHANGED if key in now else GONE}"
         for key, digest in frozen.schemas.items()
         if now.get(key) != digest
     ]
@@ -109,7 +113,7 @@ def breaks_with_bases() -> list[str]:
         for key in released.schemas:
             text = text_at(commit, SCHEMAS / f"{key}.json")
             if key not in present:
-                problems[f"{key}: was released and is gone"] = None
+                problems[f"{key}: {GONE}"] = None
             elif text is not None:
                 for found in find_breaks(json.loads(text), present[key]):
                     problems[f"{key}: {found}"] = None

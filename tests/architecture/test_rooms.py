@@ -86,9 +86,20 @@ def sections(room: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+NAMES_FIRST = re.compile(r"(?:[-*|] )?((?:`[a-z_]+`(?:, |,$)?)+)")
+
+
 def listed(text: str) -> set[str]:
-    """The names that a section's list items, or the rows of its table, begin with."""
-    return set(re.findall(r"^[-*|] `([a-z_]+)`", text, flags=re.MULTILINE))
+    """The names that the lines of a section begin with: a list, a table, or names and commas."""
+    lines = [match[1] for line in text.splitlines() if (match := NAMES_FIRST.match(line))]
+    return {name for line in lines for name in re.findall(r"`([a-z_]+)`", line)}
+
+
+def test_names_are_found_however_they_are_listed() -> None:
+    assert listed("- `run_started`: its first word\n* `a`") == {"run_started", "a"}
+    assert listed("| event | when |\n|---|---|\n| `run_started` | `never` |") == {"run_started"}
+    assert listed("`run_started`, `run_finished`,\n`a`") == {"run_started", "run_finished", "a"}
+    assert listed("Nothing yet. Over HTTP: see `docs`.") == set()
 
 
 def test_the_services_are_the_rooms_and_what_runs_and_feeds_them() -> None:

@@ -272,7 +272,7 @@ def test_a_change_since_the_release_is_noticed_without_git(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_schema(monkeypatch, edited(GROWTH["a new optional property"]))
-    assert release.changed_since_release(FROZEN) == ["order.v1: changed since its release"]
+    assert release.changed_since_release(FROZEN) == [f"order.v1: {release.CHANGED}"]
     with_schema(monkeypatch, edited(GROWTH["a description"]))
     assert release.changed_since_release(FROZEN) == []
 

@@ -108,7 +108,7 @@ async def save_archived(
 async def load_agent(connection: Connection, org: str, agent_id: str) -> StoredAgent | None:
     """One agent, archived or not."""
     row = await connection.fetchrow(
-        f"SELECT {_COLUMNS} FROM agent WHERE org_id = $1 AND agent_id = $2",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM agent WHERE org_id = $1 AND agent_id = $2",
         org,
         agent_id,
     )
@@ -123,7 +123,7 @@ async def lock_agents(
         f"""
         SELECT {_COLUMNS} FROM agent WHERE org_id = $1 AND agent_id = ANY($2::text[])
         ORDER BY agent_id FOR UPDATE
-        """,  # noqa: S608
+        """,
         org,
         sorted(agent_ids),
     )
@@ -143,7 +143,7 @@ async def list_agents(
         f"""
         SELECT {_COLUMNS} FROM agent WHERE org_id = $1 AND ($2 OR archived_at IS NULL)
         ORDER BY agent_id OFFSET $3 LIMIT $4
-        """,  # noqa: S608
+        """,
         org,
         include_archived,
         skip,

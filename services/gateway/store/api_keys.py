@@ -96,7 +96,7 @@ async def load_caller(connection: Connection, key_id: str, *, now: datetime) -> 
 async def lock_key(connection: Connection, org: str, key_id: str) -> StoredKey | None:
     """One key of the organization, locked until the transaction ends."""
     row = await connection.fetchrow(
-        f"SELECT {_COLUMNS} FROM api_key WHERE org_id = $1 AND key_id = $2 FOR UPDATE",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM api_key WHERE org_id = $1 AND key_id = $2 FOR UPDATE",
         org,
         key_id,
     )
@@ -133,7 +133,7 @@ async def list_keys(
         f"""
         SELECT {_COLUMNS} FROM api_key WHERE org_id = $1
         ORDER BY created_at DESC, key_id OFFSET $2 LIMIT $3
-        """,  # noqa: S608
+        """,
         org,
         skip,
         limit,

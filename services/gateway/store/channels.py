@@ -66,7 +66,7 @@ async def lock_channel(connection: Connection, org: str, channel_id: str) -> Sto
     row = await connection.fetchrow(
         f"""
         SELECT {_COLUMNS} FROM channel WHERE org_id = $1 AND channel_id = $2 FOR UPDATE
-        """,  # noqa: S608
+        """,
         org,
         channel_id,
     )
@@ -82,7 +82,7 @@ async def list_channels(
         f"""
         SELECT {_COLUMNS} FROM channel WHERE org_id = $1
         ORDER BY channel_id OFFSET $2 LIMIT $3
-        """,  # noqa: S608
+        """,
         org,
         skip,
         limit,

@@ -92,7 +92,7 @@ async def save_organization(
 async def load_organization(connection: Connection, org_id: str) -> StoredOrganization | None:
     """One organization."""
     row = await connection.fetchrow(
-        f"SELECT {_COLUMNS} FROM organization WHERE org_id = $1",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM organization WHERE org_id = $1",
         org_id,
     )
     return _read(row) if row else None
@@ -101,7 +101,7 @@ async def load_organization(connection: Connection, org_id: str) -> StoredOrgani
 async def lock_organization(connection: Connection, org_id: str) -> StoredOrganization | None:
     """One organization, locked until the transaction ends."""
     row = await connection.fetchrow(
-        f"SELECT {_COLUMNS} FROM organization WHERE org_id = $1 FOR UPDATE",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM organization WHERE org_id = $1 FOR UPDATE",
         org_id,
     )
     return _read(row) if row else None
@@ -118,7 +118,7 @@ async def list_organizations(
         f"""
         SELECT {_COLUMNS} FROM organization WHERE $1::text IS NULL OR org_id = $1
         ORDER BY org_id OFFSET $2 LIMIT $3
-        """,  # noqa: S608
+        """,
         only,
         skip,
         limit,

@@ -110,8 +110,16 @@ async def test_the_bill_of_the_real_sessions_is_exact(rienda: Rienda) -> None:
     assert (first.accepted, first.refused.items) == (516, [])
     spend = await spend_of(rienda, "34.89447545")
     assert sum(Decimal(row["cost_usd"]) for row in spend["by_agent"]) == Decimal("34.89447545")
+    for breakdown in ("by_provider", "by_key", "by_day"):
+        lines = [Decimal(row["cost_usd"]) for row in spend[breakdown]]
+        assert sum(lines) == Decimal("34.89447545"), breakdown
     runs = (await rienda.get("/runs", limit=100))["items"]
     assert len(runs) == 14
+    entered = [await entries_of(rienda, run["id"]) for run in runs]
+    assert sum(map(len, entered)) >= 482
+    assert sum(
+        (Decimal(entry["cost_usd"]) for entries in entered for entry in entries), Decimal()
+    ) == Decimal("34.894475450")
     assert sum(Decimal(run["cost_usd"]) for run in runs) == Decimal("34.89447545")
     assert sum(run["request_count"] for run in runs) == 482
     assert sum(run["delegation_count"] for run in runs) == 3
@@ -120,6 +128,19 @@ async def test_the_bill_of_the_real_sessions_is_exact(rienda: Rienda) -> None:
     second = await run_import(rienda, channel["api_key"], SHARED)
     assert (second.accepted, second.duplicates, second.refused.count) == (0, 516, 0)
     assert (await spend_of(rienda, "34.89447545"))["run_count"] == 14
+
+
+async def entries_of(rienda: Rienda, run_id: str) -> list[Any]:
+    """Every entry of a run's tree, page by page."""
+    found: list[Any] = []
+    cursor = None
+    while True:
+        query = {"limit": 100} | ({"cursor": cursor} if cursor else {})
+        page = await rienda.get(f"/runs/{run_id}/entries", **query)
+        found += page["items"]
+        cursor = page["cursor"]
+        if cursor is None:
+            return found
 
 
 async def spend_of(rienda: Rienda, cost_usd: str) -> Any:
