@@ -1,12 +1,14 @@
 """Questions over request/reply: asking with a deadline, answering with typed errors.
 
 Who asks stands in the subject, proved by publish rights; a body that claims something else is not
-read. A question without a reply subject is ignored: it came through another import (ADR 0003).
+read. Where the question crossed accounts the server says the asker's account as well, and it must
+agree. A question without a reply subject is ignored: it came through another import (ADR 0003).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from faststream import AckPolicy
 from faststream.nats import NatsMessage
 from pydantic import ValidationError
 
+from contracts.bootstrap import org_account, room_account
 from contracts.catalog import (
     Asked,
     QuestionType,
@@ -45,6 +48,8 @@ ASKING_MAX = 512
 """Questions that one process works on at once; more are answered `busy` at once."""
 TRIES_MAX = 2
 ASKER_OF_DEPLOYMENT = "_"
+REQUEST_INFO_HEADER = "Nats-Request-Info"
+"""Set by the server on what crosses accounts, whatever the asker wrote there."""
 
 
 class NobodyAnswers(Retryable):
@@ -186,6 +191,7 @@ class Responder:
     async def _answer(self, name: str, raw: Msg) -> bytes:
         kind = find_question(self._room, name)
         asked = read_question_subject(raw.subject)
+        _require_account(raw, asked)
         if asked.kind == "channel" and not kind.asked_by_channels:
             raise Forbidden(f"a channel does not ask {name}", reason="not_for_channels")
         if len(raw.data) > BODY_BYTES_MAX:
@@ -207,6 +213,20 @@ class Responder:
     async def _reply(self, raw: Msg, body: bytes) -> None:
         # Not `Msg.respond`: it echoes the asker's headers.
         await self._bus.client.publish(raw.reply, body)
+
+
+def _require_account(raw: Msg, asked: Asked) -> None:
+    """Compare the server's word on the asker with the subject: the second proof.
+
+    Without the header the asker shares the room's account, which is the room itself, or all of a
+    server of somebody else's.
+    """
+    told = (raw.headers or {}).get(REQUEST_INFO_HEADER)
+    if told is None:
+        return
+    own = org_account(asked.org) if asked.kind == "channel" else room_account(asked.asker)
+    if json.loads(told).get("acc") != own:
+        raise Forbidden("the question's subject names somebody else", reason="not_for_you")
 
 
 async def _undecoded(message: NatsMessage) -> bytes:

@@ -20,7 +20,7 @@ import nats
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from services.host.bootstrap.credentials import ServerConfig
+from services.host.bootstrap.credentials import BusUsers, ServerConfig
 from services.host.bootstrap.database import (
     connect,
     on_database,
@@ -39,8 +39,9 @@ from services.host.bootstrap.environment import (
     runtime_role,
     serve_environment,
 )
-from services.host.bootstrap.nats_config import BOOTSTRAP_USER, SYSTEM_USER, Listen
-from services.host.bootstrap.rights import inbox_prefix
+from services.host.bootstrap.keys import new_seed, public_key
+from services.host.bootstrap.nats_config import BOOTSTRAP_USER, SYSTEM_USER, WITNESS_USER, Listen
+from services.host.bootstrap.rights import JETSTREAM_PREFIX, inbox_prefix
 from services.host.bootstrap.streams import (
     Catalogue,
     StreamReport,
@@ -52,7 +53,7 @@ from services.host.embedded.nats import EmbeddedNats
 from services.host.embedded.postgres import EmbeddedPostgres
 from services.host.embedded.probe import LOOPBACK, POLL_S, choose_free_port, http_get, until
 from services.host.embedded.process import read_log_tail, spawn
-from shared.bus import BusAddress
+from shared.bus import PLAIN_PREFIX, BusAddress
 from shared.migrate import migrate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -185,12 +186,15 @@ class Servers:
 
     def bus_address(self, room: str) -> BusAddress:
         """Where the bus is, as a room (or `bootstrap`, who may do everything) logs in."""
-        return BusAddress(self.nats.url, room, self._password(room), name=room)
+        prefix = PLAIN_PREFIX if room == BOOTSTRAP_USER else JETSTREAM_PREFIX
+        return BusAddress(url=self.nats.url, name=room, nkey_seed=self.seed(room), js_prefix=prefix)
 
     async def log_in(
-        self, user: str, password: str | None = None, errors: list[str] | None = None
+        self, user: str, seed: str | None = None, errors: list[str] | None = None
     ) -> Client:
         """Connect with plain nats-py, without reconnecting; close it yourself.
+
+        `seed` is a channel's; the deployment's own users are known here.
 
         A forbidden publish or subscription is no exception: its words land in `errors`.
         """
@@ -201,9 +205,8 @@ class Servers:
 
         return await nats.connect(
             self.nats.url,
-            user=user,
-            password=password or self._password(user),
-            inbox_prefix=inbox_prefix(user),
+            nkeys_seed_str=seed or self.seed(user),
+            inbox_prefix=inbox_prefix(user).encode(),
             allow_reconnect=False,
             error_cb=on_error,
         )
@@ -257,9 +260,26 @@ class Servers:
         await process.start()
         return process
 
-    def _password(self, user: str) -> str:
+    def seed(self, user: str) -> str:
+        """The seed of a user of the deployment itself."""
         bus = self.logins.bus
-        return {BOOTSTRAP_USER: bus.bootstrap, SYSTEM_USER: bus.system, **bus.rooms}[user]
+        own = {BOOTSTRAP_USER: bus.bootstrap, SYSTEM_USER: bus.system, WITNESS_USER: bus.witness}
+        return {**own, **bus.rooms}[user]
+
+    async def add_channels(self, *users: str) -> dict[str, str]:
+        """Make users (`<org>.<channel>`) without the bootstrap process; answer their seeds."""
+        seeds = {user: new_seed() for user in users}
+        keys: dict[str, str | None] = {user: public_key(seed) for user, seed in seeds.items()}
+        BusUsers(self.directory.nats_home).change_channels(keys)
+        for _ in range(2):  # What a new account imports works after the second.
+            await self.nats.reload()
+        return seeds
+
+    async def remove_channels(self) -> None:
+        """Remove every channel's user."""
+        users = BusUsers(self.directory.nats_home)
+        users.change_channels(dict.fromkeys(users.channels()))
+        await self.nats.reload()
 
     async def _template(self, rooms: tuple[str, ...]) -> str:
         if rooms not in self._templates:

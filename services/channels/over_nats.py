@@ -65,8 +65,20 @@ class _Ack(BaseModel):
 class NatsTransport:
     """Speaks to the bus as one channel of one organization."""
 
-    def __init__(self, url: str, *, org: str, channel_id: str, user: str, password: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        org: str,
+        channel_id: str,
+        nkey_seed: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+    ) -> None:
         """Nothing connects before `open` or the first call.
+
+        `nkey_seed` is what Rienda's own bus hands out; `user` and `password` are for a bus of
+        somebody else's.
 
         Raises:
             ValueError: `url` is no address of a bus.
@@ -81,8 +93,9 @@ class NatsTransport:
         self._url = url
         self._org = org
         self._channel_id = channel_id
-        self._user = user
-        self._password = password
+        self._login: dict[str, str | None] = (
+            {"nkeys_seed_str": nkey_seed} if nkey_seed else {"user": user, "password": password}
+        )
         self._client: Client | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -233,8 +246,7 @@ class NatsTransport:
         self._has_begun = True
         await client.connect(
             self._url,
-            user=self._user,
-            password=self._password,
+            **self._login,  # type: ignore[arg-type]
             inbox_prefix=f"_INBOX.{self._org}.{self._channel_id}".encode(),
             max_reconnect_attempts=-1,
             # Typed as int, and slept as it is.
