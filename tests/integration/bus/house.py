@@ -103,7 +103,7 @@ class House:
     ) -> None:
         """Lay it out; `start` runs it."""
         self.home = folder / "nats"
-        self._catalogue = catalogue or Catalogue()
+        self.catalogue = catalogue or Catalogue()
         self._events = events
         seeds = {user: new_seed() for user in ("bootstrap", "sys", "witness", *ROOMS, *CHANNELS)}
         self.seeds = seeds | {f"{BARE}:{account}": new_seed() for account in ACCOUNTS}
@@ -127,7 +127,7 @@ class House:
     async def start(self) -> None:
         """Start the server and make its streams."""
         await self.server.start()
-        await prepare_streams(await self.administrator(), self._catalogue)
+        await prepare_streams(await self.administrator(), self.catalogue)
 
     async def stop(self) -> None:
         """Close every connection and end the server."""
