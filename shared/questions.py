@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import nats.errors
@@ -46,6 +48,8 @@ ANSWER_BYTES_MAX = 900 * 1024
 """Below the server's payload limit of 1 MiB; pages keep answers far below."""
 ASKING_MAX = 512
 """Questions that one process works on at once; more are answered `busy` at once."""
+ASKING_OF_ONE_MAX = 256
+"""The same for one organization: its flood leaves half of the places to the others."""
 TRIES_MAX = 2
 ASKER_OF_DEPLOYMENT = "_"
 REQUEST_INFO_HEADER = "Nats-Request-Info"
@@ -138,6 +142,8 @@ class Responder:
         self._room = room
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: Counter[str] = Counter()
+        """Questions under way, by organization."""
         self._subscriber = bus.broker.subscriber(
             f"rienda.ask.*.*.*.{room}.*",
             queue=room,
@@ -152,12 +158,20 @@ class Responder:
         raw: Msg = message.raw_message
         if not raw.reply:
             return
-        if len(self._tasks) >= ASKING_MAX:
+        org = raw.subject.split(".", 3)[2]
+        if len(self._tasks) >= ASKING_MAX or self._asking[org] >= ASKING_OF_ONE_MAX:
             await self._reply(raw, _error(Retryable("too many questions at once", reason="busy")))
             return
+        self._asking[org] += 1
         task = asyncio.create_task(self._respond(raw))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._finish, org))
+
+    def _finish(self, org: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._asking[org] -= 1
+        if not self._asking[org]:
+            del self._asking[org]
 
     async def drain(self) -> None:
         """Take no more questions and wait for the answers under way."""

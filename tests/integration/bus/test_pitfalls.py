@@ -38,7 +38,7 @@ from services.host.bootstrap.streams import prepare_streams
 from shared.bus import Bus, BusAddress, BusUnavailable
 from shared.outbox import Message
 from shared.pull import Puller
-from shared.questions import Asker, Question, Responder
+from shared.questions import ASKING_OF_ONE_MAX, Asker, Question, Responder
 from tests.integration.bus.house import ANSWER_S_MAX, BARE, House
 from tests.waiting import eventually
 
@@ -64,11 +64,14 @@ class Ledger:
 
     def __init__(self, address: BusAddress) -> None:
         self.asked: list[Question] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
         self.bus = Bus(address)
         self.responder = Responder(self.bus, room="ledger", answers={"authorize": self.answer})
 
     async def answer(self, question: Question) -> Authorization:
         self.asked.append(question)
+        await self.gate.wait()
         return Authorization(
             request_id="q1",
             allowed=True,
@@ -337,3 +340,30 @@ async def test_the_gateway_asks_for_every_organization_and_carries_the_actor(
         )
     assert [(one.org, one.actor) for one in ledger.asked] == [("acme", actor), ("third", actor)]
     await bus.stop()
+
+
+async def test_a_flood_of_one_organizations_questions_leaves_places_to_the_others(
+    house: House, ledger: Ledger
+) -> None:
+    acme, other = [(await house.log_in(name)).client for name in ("acme.c1", "other.c1")]
+    ledger.gate.clear()
+    body = Ask[Authorize](data=QUESTION, timeout_ms=60_000).model_dump_json().encode()
+    flood = [
+        asyncio.create_task(acme.request(ASK, body, timeout=60))
+        for _ in range(ASKING_OF_ONE_MAX + 50)
+    ]
+    for refused, answered in enumerate(asyncio.as_completed(flood), start=1):
+        error = Answer[Authorization].model_validate_json((await answered).data).error
+        assert error is not None
+        assert error.reason == "busy"
+        if refused == 50:
+            break
+    theirs = asyncio.create_task(other.request(ASK.replace("acme", "other"), body, timeout=60))
+
+    async def is_asked() -> bool:
+        return any(one.org == "other" for one in ledger.asked)
+
+    await eventually(is_asked)
+    ledger.gate.set()
+    assert Answer[Authorization].model_validate_json((await theirs).data).data
+    assert all([(await one).data for one in flood])
