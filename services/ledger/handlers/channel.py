@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.channel import RunFinished, RunHeartbeat, RunStarted, UsageReported
 from contracts.errors import Invalid
-from contracts.rooms import SecurityNoticed
 from contracts.types import ChannelRight
 from services.ledger.domain.books import Books, RunKey, keys_of
 from services.ledger.domain.merging import (
@@ -37,8 +36,8 @@ from services.ledger.errors import (
 )
 from services.ledger.handlers.saying import say_changed_runs
 from services.ledger.store import admissions, directory, entries, runs
-from shared import outbox
 from shared.inbox import InboxKey, body_digest, sort_out
+from shared.noticing import refuse_changed
 
 if TYPE_CHECKING:
     from services.ledger.domain.rate_cards import RateBook
@@ -270,31 +269,8 @@ async def _without_repeated(
         work.batch.now,
     )
     for position in found.changed:
-        await _refuse_changed(connection, work, keyed[position])
+        await refuse_changed(connection, work.batch, keyed[position], room=ROOM)
     return [keyed[position] for position in found.fresh] + kept
-
-
-async def _refuse_changed(connection: Connection, work: Work, item: Received) -> None:
-    why = Invalid(
-        f"event {item.event.id} was said before with another body: a new saying needs a new id",
-        reason="changed_body",
-    )
-    work.batch.refuse(item, why)
-    notice = SecurityNoticed(
-        code="changed_body",
-        producer=item.address.producer_key,
-        target_type="event",
-        target_id=item.event.id,
-        noticed_at=work.batch.now,
-    )
-    digest = body_digest(item.delivery.body).hex()
-    event_id = outbox.derived_id(
-        "security_noticed", item.event.org, item.address.producer_key, item.event.id, digest
-    )
-    await outbox.save(
-        connection,
-        [outbox.say(notice, room=ROOM, org=item.event.org, event_id=event_id, at=work.batch.now)],
-    )
 
 
 def _runs_named(item: Received) -> set[RunKey]:
