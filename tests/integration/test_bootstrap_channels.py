@@ -18,7 +18,7 @@ from contracts.errors import Forbidden, Retryable
 from services.host.bootstrap.credentials import BusUsers
 from services.host.embedded.probe import http_get, until
 from shared.bus import Bus, BusAddress
-from shared.pull import subscribe
+from shared.pull import Puller
 from shared.questions import Asker, NobodyAnswers
 from tests.servers import READY_S_MAX, RoomProcess, Servers
 
@@ -268,12 +268,18 @@ async def test_a_room_hears_its_durables_with_its_rights_alone(
             heard.append(message.subject)
             await message.ack()
 
-    for durable in DURABLES:
-        if durable.room == "ledger":
-            subscribe(bus, SimpleNamespace(durable=durable, on_messages=on_messages))
     await bus.start()
+    pullers = [
+        asyncio.ensure_future(
+            Puller(bus, SimpleNamespace(durable=durable, on_messages=on_messages)).run()
+        )
+        for durable in DURABLES
+        if durable.room == "ledger"
+    ]
     client = await log_in(await issue(gateway, "c1"))
     await publish(client, "c1")
     assert await until(lambda: SUBJECT.format(channel="c1") in heard, wait_s=READY_S_MAX)
+    for puller in pullers:
+        puller.cancel()
     await client.close()
     await bus.stop()
