@@ -24,6 +24,7 @@ from shared.log import logger
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+    from nats.js.api import ConsumerInfo
 
     from contracts.catalog import DurableSpec
     from shared.outbox import Message
@@ -118,11 +119,10 @@ class Bus:
         all is made by the bootstrap step.
         """
         await self.connect()
-        jetstream = self.client.jetstream()
         for spec in durables:
             while True:
                 try:
-                    await jetstream.consumer_info(spec.stream, spec.durable)
+                    await self.consumer_info(spec)
                 except (nats.errors.Error, TimeoutError, OSError) as error:
                     logger().warning(
                         "durable_waits",
@@ -134,6 +134,15 @@ class Bus:
                 else:
                     break
         await self.broker.start()
+
+    async def consumer_info(self, spec: DurableSpec) -> ConsumerInfo:
+        """What the server says of a durable of this room.
+
+        Raises:
+            nats.errors.Error: it is not there, or nobody answered.
+        """
+        info: ConsumerInfo = await self.client.jetstream().consumer_info(spec.stream, spec.durable)
+        return info
 
     async def stop(self) -> None:
         """Let running handlers end, then disconnect."""

@@ -198,10 +198,9 @@ class World:
         try:
             return await eventually(self.entered, holds, wait_s=90)
         except AssertionError as error:
-            words = [f"{p.name}: {p.pid}{p._last_words()}" for p in self.processes]
             raise AssertionError(
                 f"{error}\nwanted: bill {wanted}, {len(requests)} requests, {len(runs)} runs\n"
-                + "\n".join(words)
+                f"{self.last_words()}"
             ) from None
 
     async def spend(self) -> Any:
@@ -215,8 +214,11 @@ class World:
             params={"from": "2026-01-01T00:00:00Z"},
             headers={"Authorization": f"Bearer {made['api_key']}"},
         )
-        assert answer.is_success, answer.text
+        assert answer.is_success, f"{answer.text}\n{self.last_words()}"
         return answer.json()
+
+    def last_words(self) -> str:
+        return "\n".join(f"{p.name}: {p.pid}{p._last_words()}" for p in self.processes)
 
 
 def nanousd(text: str) -> int:
