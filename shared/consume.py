@@ -131,7 +131,7 @@ class Consumer:
 
     async def _bury_unhandled(self, messages: Sequence[Msg]) -> None:
         why = Invalid(
-            f"delivered {DELIVERIES_MAX} times and never acknowledged: handling it ends the process",
+            f"delivered {DELIVERIES_MAX} times and never acknowledged: it ends the process",
             reason="deliveries_exhausted",
         )
         async with self._database.transaction() as connection:
