@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
-
-TEST_CLOCK = "RIENDA_TEST_CLOCK"
 
 
 class Clock(Protocol):
@@ -42,10 +39,9 @@ class SteppedClock:
         return datetime.now(UTC) + timedelta(seconds=step_s)
 
 
-def room_clock() -> Clock:
-    """The clock that a room goes by: the machine's, unless `RIENDA_TEST_CLOCK` names a file."""
-    file = os.environ.get(TEST_CLOCK)
-    return SteppedClock(Path(file)) if file else SystemClock()
+def room_clock(test_clock: Path | None) -> Clock:
+    """The clock that a room goes by: the machine's, unless a setting names a file of steps."""
+    return SteppedClock(test_clock) if test_clock is not None else SystemClock()
 
 
 class FixedClock:

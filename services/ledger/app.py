@@ -31,7 +31,8 @@ PARTS = ("all", "ingest", "answer", "relay")
 
 def make_process(part: str) -> Process:
     """Assemble one part of the room, or all of it in one process."""
-    settings, clock = Settings(), room_clock()
+    settings = Settings()
+    clock = room_clock(settings.test_clock)
     bus = Bus(BusAddress(settings.nats_url, settings.nats_user, settings.nats_password, ROOM))
     database = Database(
         settings.postgres_url, schema=ROOM, connections_max=settings.postgres_connections_max
