@@ -188,6 +188,7 @@ QUESTIONS: Final = (
     QuestionType("ledger", "list_caps", ledger.ListCaps, ledger.CapPage),
     QuestionType("bootstrap", "issue", bootstrap.IssueCredential, bootstrap.Credential),
     QuestionType("bootstrap", "revoke", bootstrap.RevokeCredential, bootstrap.Revoked),
+    QuestionType("bootstrap", "list_streams", bootstrap.ListStreams, bootstrap.StreamsReport),
 )
 
 _BY_NAME: Final = {event.name: event for event in EVENTS}
