@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from contracts.types import ChannelId, OrgId, Wire
+from contracts.types import ChannelId, Count, Instant, OrgId, Wire
 
 
 def org_account(org: str) -> str:
@@ -54,3 +54,40 @@ class Revoked(Wire):
     """Whether there was one."""
 
     existed: bool
+
+
+class ListStreams(Wire):
+    """How full the streams are and how far their durables; asked by rooms and operators."""
+
+
+class StreamFill(Wire):
+    """One stream and its limit."""
+
+    stream: str
+    messages: Count
+    bytes: Count
+    bytes_max: Count
+    alarm: bool
+    """Above 70 % of the limit (design.md 2, *Streams*): soon it refuses."""
+
+
+class DurableLag(Wire):
+    """One durable and the oldest message that it has not acknowledged."""
+
+    room: str
+    stream: str
+    durable: str
+    exists: bool
+    pending: Count
+    unacknowledged: Count
+    oldest_at: Instant | None
+    alarm: bool
+    """Missing, or its oldest message has passed 25 % of the stream's age: soon it is lost."""
+
+
+class StreamsReport(Wire):
+    """What an operator looks at first."""
+
+    streams: tuple[StreamFill, ...]
+    durables: tuple[DurableLag, ...]
+    at: Instant

@@ -156,8 +156,8 @@ class DurableSpec:
     batch_messages_max: int
     ack_wait_s: int = 30
     """Longer than the slowest batch; a batch that takes longer is delivered twice."""
-    deliveries_max: int = 16
-    """A message that is never acknowledged for so long is announced by an advisory."""
+    deliveries_max: int = -1
+    """Without limit: what a server gives up is silent. The room counts deliveries (ADR 0013)."""
     ack_pending_max: int = 5_000
     deliver: Literal["all", "new", "last_per_subject"] = "all"
 
@@ -191,6 +191,7 @@ QUESTIONS: Final = (
     QuestionType("ledger", "list_caps", ledger.ListCaps, ledger.CapPage),
     QuestionType("bootstrap", "issue", bootstrap.IssueCredential, bootstrap.Credential),
     QuestionType("bootstrap", "revoke", bootstrap.RevokeCredential, bootstrap.Revoked),
+    QuestionType("bootstrap", "list_streams", bootstrap.ListStreams, bootstrap.StreamsReport),
 )
 
 _BY_NAME: Final = {event.name: event for event in EVENTS}

@@ -38,6 +38,8 @@ RFC3339 = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})\Z", re.ASCII
 )
 
+NEARLY_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
 
 class Wire(BaseModel):
     """A value on the wire: immutable, and tolerant of fields that a newer sender added."""
@@ -57,7 +59,7 @@ def parse_instant(value: object) -> datetime:
         # A ninth digit is legal in RFC 3339, Python and Postgres keep six.
         text = re.sub(r"(\.\d{6})\d+", r"\1", value.upper().replace(" ", "T"))
         moment = datetime.fromisoformat(text)
-    elif isinstance(value, str) and re.match(r"\d{4}-\d{2}-\d{2}", value):
+    elif isinstance(value, str) and NEARLY_RFC3339.match(value):
         raise ValueError("naive time: write RFC 3339 with an offset, e.g. 2026-11-30T12:00:00Z")
     else:
         raise ValueError("no time: write RFC 3339 with an offset, e.g. 2026-11-30T12:00:00Z")

@@ -55,8 +55,10 @@ def upcast(body: bytes, address: Address) -> bytes:
     try:
         value = json.loads(body)
         data = value["data"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Invalid("the body is no JSON event", reason="not_json") from error
+    if not isinstance(data, dict):
+        raise Invalid("the event's data is no JSON object", reason="invalid_field")
     if value.get("type") != type_name(address.event.name, address.version):
         raise Invalid("the event is of another type than its subject", reason="type_mismatch")
     for version in range(address.version, address.event.version):

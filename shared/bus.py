@@ -26,6 +26,7 @@ from shared.log import logger
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js import JetStreamContext
+    from nats.js.api import ConsumerInfo
 
     from contracts.catalog import DurableSpec
     from shared.outbox import Message
@@ -134,11 +135,10 @@ class Bus:
         all is made by the bootstrap step.
         """
         await self.connect()
-        jetstream = self.jetstream
         for spec in durables:
             while True:
                 try:
-                    await jetstream.consumer_info(spec.stream, spec.durable)
+                    await self.consumer_info(spec)
                 except (nats.errors.Error, TimeoutError, OSError) as error:
                     logger().warning(
                         "durable_waits",
@@ -150,6 +150,15 @@ class Bus:
                 else:
                     break
         await self.broker.start()
+
+    async def consumer_info(self, spec: DurableSpec) -> ConsumerInfo:
+        """What the server says of a durable of this room.
+
+        Raises:
+            nats.errors.Error: it is not there, or nobody answered.
+        """
+        info: ConsumerInfo = await self.jetstream.consumer_info(spec.stream, spec.durable)
+        return info
 
     async def stop(self) -> None:
         """Let running handlers end, then disconnect."""

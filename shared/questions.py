@@ -50,6 +50,8 @@ ASKING_MAX = 512
 """Questions that one process works on at once; more are answered `busy` at once."""
 ASKING_OF_ONE_MAX = 256
 """The same for one organization: its flood leaves half of the places to the others."""
+ANSWER_SHARE = 0.9
+"""Of the asker's time: a refusal that arrives after it stopped waiting tells it nothing."""
 TRIES_MAX = 2
 ASKER_OF_DEPLOYMENT = "_"
 REQUEST_INFO_HEADER = "Nats-Request-Info"
@@ -217,7 +219,7 @@ class Responder:
         # Fields of the actor are the gateway's to stamp (design.md 2, *Who may do what*).
         from_gateway = asked.kind == "room" and asked.asker == "gateway"
         question = Question(frame.data, asked, frame.actor if from_gateway else None)
-        async with asyncio.timeout(frame.timeout_ms / 1000):
+        async with asyncio.timeout(ANSWER_SHARE * frame.timeout_ms / 1000):
             data = await self._answers[name](question)
         body = answer_model(kind.answer)(data=data).model_dump_json().encode()
         if len(body) > ANSWER_BYTES_MAX:

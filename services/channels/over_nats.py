@@ -33,6 +33,9 @@ RECONNECT_WAIT_S: Final = 0.2
 IN_FLIGHT_MAX: Final = 64
 """Events of one call that wait for their acknowledgement at the same time."""
 _VIOLATION: Final = "authorization violation"
+VIOLATIONS_MIN: Final = 2
+"""So often in a row the server must refuse the user before it counts: one refusal may be the hole
+of a reload, in which the server knows nobody for a moment (ADR 0013)."""
 _STREAM_FULL: Final = frozenset({10077, 10167})
 """Maximum bytes or messages, and too many in flight: it may work later (nats-server 2.15)."""
 _UNREACHABLE: Final = (
@@ -100,8 +103,12 @@ class NatsTransport:
         self._connecting: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         """Set while connected, and when the server refused the user."""
-        self._is_refused = False
+        self._violations = 0
         self._has_begun = False
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._violations >= VIOLATIONS_MIN
 
     @property
     def source(self) -> str:
@@ -223,7 +230,7 @@ class NatsTransport:
 
     def _begin_to_connect(self) -> None:
         self._news.clear()
-        self._is_refused = False
+        self._violations = 0
         self._client = client = Client()
         self._connecting = asyncio.create_task(self._connect(client), name="connect to the bus")
 
@@ -232,11 +239,13 @@ class NatsTransport:
             LOG.warning("bus: %s", str(error) or type(error).__name__)
             # nats-py 2.16 has no class for it where the server is asked again and again.
             if client is self._client and _VIOLATION in str(error).lower():
-                self._is_refused = True
-                self._news.set()
+                self._violations += 1
+                if self._is_refused:
+                    self._news.set()
 
         async def on_connected() -> None:
             if client is self._client:
+                self._violations = 0
                 self._news.set()
 
         async def on_lost() -> None:

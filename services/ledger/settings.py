@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -33,6 +35,8 @@ class Settings(BaseSettings):
     """Where `/health`, `/ready` and `/metrics` listen."""
     http_port: int = Field(default=8101, ge=1, le=65_535)
     """Their port; each part of the room that runs beside others needs its own."""
+    test_clock: Path | None = None
+    """A file with seconds to add to the clock; for tests of clock steps only."""
 
     def bus_address(self, room: str) -> BusAddress:
         """Where the bus is and who connects."""

@@ -110,8 +110,10 @@ def stream_config(spec: StreamSpec) -> api.StreamConfig:
 
 
 def _heard_copies(spec: StreamSpec) -> api.RePublish:
-    """What channels hear: messages that crossed accounts once are not exported again, copies that
-    the stream itself publishes are (dependencies.md 10, pitfall 3).
+    """What channels hear.
+
+    Messages that crossed accounts once are not exported again; copies that the stream itself
+    publishes are (dependencies.md 10, pitfall 3).
     """
     (subject,) = spec.subjects
     copies = subject.replace("rienda.event.*", "rienda.heard.{{wildcard(1)}}", 1)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.channel import RunFinished, RunHeartbeat, RunStarted, UsageReported
 from contracts.errors import Invalid
-from contracts.rooms import SecurityNoticed
 from contracts.types import ChannelRight
 from services.ledger.domain.books import Books, RunKey, keys_of
 from services.ledger.domain.merging import (
@@ -26,7 +25,7 @@ from services.ledger.domain.merging import (
 )
 from services.ledger.domain.months import month_of
 from services.ledger.domain.pricing import price_usage
-from services.ledger.domain.runs import Run, apply_end, apply_start, saw_sign, unheard
+from services.ledger.domain.runs import Run, apply_end, apply_start, unheard
 from services.ledger.errors import (
     ChannelRevoked,
     DirectoryBehind,
@@ -37,8 +36,8 @@ from services.ledger.errors import (
 )
 from services.ledger.handlers.saying import say_changed_runs
 from services.ledger.store import admissions, directory, entries, runs
-from shared import outbox
 from shared.inbox import InboxKey, body_digest, sort_out
+from shared.noticing import refuse_changed
 
 if TYPE_CHECKING:
     from services.ledger.domain.rate_cards import RateBook
@@ -173,15 +172,14 @@ def on_run_finished(work: Work, item: Received) -> None:
 def on_run_heartbeat(work: Work, item: Received) -> None:
     """Note a sign of life."""
     beat: RunHeartbeat = item.event.data
-    key = (item.event.org, beat.run_id)
-    work.books.runs[key] = saw_sign(work.books.runs[key], beat.at)
+    work.books.see((item.event.org, beat.run_id), beat.at)
 
 
 def on_usage_seen(work: Work, item: Received) -> None:
     """A paid request is a sign of life of the run that sent it, and of the row that bears it."""
     usage: UsageReported = item.event.data
     for key in keys_of(item.event.org, [usage.run_id, usage.billed_run_id]):
-        work.books.runs[key] = saw_sign(work.books.runs[key], usage.occurred_at)
+        work.books.see(key, usage.occurred_at)
 
 
 def _change(work: Work, item: Received, run_id: str, apply: Any) -> None:
@@ -270,31 +268,8 @@ async def _without_repeated(
         work.batch.now,
     )
     for position in found.changed:
-        await _refuse_changed(connection, work, keyed[position])
+        await refuse_changed(connection, work.batch, keyed[position], room=ROOM)
     return [keyed[position] for position in found.fresh] + kept
-
-
-async def _refuse_changed(connection: Connection, work: Work, item: Received) -> None:
-    why = Invalid(
-        f"event {item.event.id} was said before with another body: a new saying needs a new id",
-        reason="changed_body",
-    )
-    work.batch.refuse(item, why)
-    notice = SecurityNoticed(
-        code="changed_body",
-        producer=item.address.producer_key,
-        target_type="event",
-        target_id=item.event.id,
-        noticed_at=work.batch.now,
-    )
-    digest = body_digest(item.delivery.body).hex()
-    event_id = outbox.derived_id(
-        "security_noticed", item.event.org, item.address.producer_key, item.event.id, digest
-    )
-    await outbox.save(
-        connection,
-        [outbox.say(notice, room=ROOM, org=item.event.org, event_id=event_id, at=work.batch.now)],
-    )
 
 
 def _runs_named(item: Received) -> set[RunKey]:
@@ -375,8 +350,7 @@ async def _save(
     books = work.books
     await runs.save_runs(connection, [(key[0], run) for key, run in books.changed()])
     await entries.save_entries(connection, drafts, work.batch.now)
-    await runs.add_amounts(connection, "own_", books.own)
-    await runs.add_amounts(connection, "tree_", books.tree)
+    await runs.add_to_runs(connection, books.own, books.tree, books.signs)
     await entries.add_to_lines(connection, books.lines)
     await entries.add_to_months(connection, books.months)
     await say_changed_runs(connection, books, work.said_by, now=work.batch.now)
