@@ -35,7 +35,7 @@ IN_FLIGHT_MAX: Final = 64
 _VIOLATION: Final = "authorization violation"
 VIOLATIONS_MIN: Final = 2
 """So often in a row the server must refuse the user before it counts: one refusal may be the hole
-of a reload, in which the server knows nobody for a moment (ADR 0013)."""
+of a reload, in which the server knows nobody for a moment (ADR 0014)."""
 _STREAM_FULL: Final = frozenset({10077, 10167})
 """Maximum bytes or messages, and too many in flight: it may work later (nats-server 2.15)."""
 _UNREACHABLE: Final = (

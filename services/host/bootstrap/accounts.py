@@ -1,4 +1,4 @@
-"""Which accounts the bus has, and the only subjects that cross between them (ADR 0013).
+"""Which accounts the bus has, and the only subjects that cross between them (ADR 0014).
 
 JetStream lives in `BUS`. Every room and every organization has an account without JetStream that
 imports exactly what it needs, because inside an account with JetStream a reply subject alone can
@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from contracts.bootstrap import org_account, room_account
-from contracts.catalog import DEPLOYMENT, DURABLES, EVENTS, EventType
+from contracts.catalog import DURABLES, EVENTS, ROOMS, EventType
 from services.host.bootstrap.keys import PUBLIC_LETTER
 from services.host.bootstrap.rights import (
+    BOOTSTRAP,
     JETSTREAM_PREFIX,
     WITNESSED_ROOMS,
     Rights,
@@ -35,8 +36,6 @@ from services.host.bootstrap.rights import (
 BUS: Final = "BUS"
 WITNESS: Final = "WITNESS"
 SYSTEM: Final = "SYS"
-BOOTSTRAP: Final = "bootstrap"
-"""The user of `BUS`, and the name under which it is asked."""
 PULL_ANSWER_S: Final = 15
 """How long a pull's answers find their way. Longer than the longest pull (`shared.pull`), and no
 longer than needed: each open pull keeps a mapping for this time, and with the server's default of
@@ -98,15 +97,16 @@ class Account:
 
 def bus_account(bootstrap_key: str) -> Account:
     """Where every stream lives; only the bootstrap process signs in."""
-    gateway_asks = f"rienda.ask.{DEPLOYMENT}.room.gateway.{BOOTSTRAP}.*"
     exports = [
         Export("service", "rienda.event.>", answer_s=ANSWER_S),
         Export("service", "rienda.pulse.>", answer_s=ANSWER_S),
         Export("service", "rienda.dead.>", answer_s=ANSWER_S),
         Export("service", probe_subject("*"), answer_s=ANSWER_S),
-        Export("service", gateway_asks, (room_account("gateway"),), answer_s=ANSWER_S),
         Export("stream", "rienda.heard.>"),
     ]
+    for room in ROOMS:
+        asked, asker = asked_by_room(room)[BOOTSTRAP], (room_account(room),)
+        exports.append(Export("service", asked, asker, answer_s=ANSWER_S))
     for spec in DURABLES:
         where, reader = f"{spec.stream}.{spec.durable}", (room_account(spec.room),)
         exports += [
@@ -157,11 +157,8 @@ def room_account_of(room: str, key: str) -> Account:
                 Import("service", BUS, f"$JS.ACK.{where}.>"),
             ]
     for other, subject in asked_by_room(room).items():
-        if other == BOOTSTRAP:
-            deployment = subject.replace("*", DEPLOYMENT, 1)
-            imports.append(Import("service", BUS, deployment))
-        else:
-            imports.append(Import("service", room_account(other), subject))
+        answering = BUS if other == BOOTSTRAP else room_account(other)
+        imports.append(Import("service", answering, subject))
     if room in WITNESSED_ROOMS:
         imports.append(Import("service", WITNESS, f"rienda.witness.{room}"))
     asked = Export("service", f"rienda.ask.*.*.*.{room}.*", answer_s=ANSWER_S)

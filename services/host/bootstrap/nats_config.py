@@ -26,8 +26,9 @@ from services.host.bootstrap.accounts import (
     witness_account,
 )
 from services.host.bootstrap.keys import public_key
+from services.host.bootstrap.rights import BOOTSTRAP
 
-BOOTSTRAP_USER: Final = "bootstrap"
+BOOTSTRAP_USER: Final = BOOTSTRAP
 SYSTEM_USER: Final = "sys"
 WITNESS_USER: Final = "witness"
 FILE_STORE_MAX: Final = "8GB"

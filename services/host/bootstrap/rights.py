@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.catalog import DURABLES, EVENTS, QUESTIONS, EventType
+from contracts.catalog import DEPLOYMENT, DURABLES, EVENTS, QUESTIONS, EventType
 
 SPEAKS_ALSO: Final = {
     "gateway": (
@@ -22,8 +22,10 @@ SPEAKS_ALSO: Final = {
     )
 }
 """The gateway says the directory, and publishes for channels that speak HTTP (design.md 10)."""
+BOOTSTRAP: Final = "bootstrap"
+"""The user of the account `BUS`, and the name under which it is asked."""
 ASKING_ROOMS: Final = ("gateway",)
-"""Rooms that ask others; a room that begins to ask is added here."""
+"""Rooms that ask other rooms; a room that begins to ask is added here."""
 WITNESSED_ROOMS: Final = ("ledger",)
 """Rooms that say the heads of their audit chain to the witness (design.md 9)."""
 JETSTREAM_PREFIX: Final = "bus"
@@ -88,11 +90,17 @@ def asked_by_channels(org: str, channel_id: str) -> list[str]:
 
 
 def asked_by_room(room: str) -> dict[str, str]:
-    """Each room (and `bootstrap`) that a room asks, with the subjects of its questions."""
+    """Each room (and `bootstrap`) that a room asks, with the subjects of its questions.
+
+    Every room may look at its streams; `bootstrap` answers for the deployment alone.
+    """
     if room not in ASKING_ROOMS:
-        return {}
-    others = sorted({question.room for question in QUESTIONS} - {room})
-    return {other: f"rienda.ask.*.room.{room}.{other}.*" for other in others}
+        return {BOOTSTRAP: f"rienda.ask.{DEPLOYMENT}.room.{room}.{BOOTSTRAP}.list_streams"}
+    others = sorted({question.room for question in QUESTIONS} - {room, BOOTSTRAP})
+    return {
+        BOOTSTRAP: f"rienda.ask.{DEPLOYMENT}.room.{room}.{BOOTSTRAP}.*",
+        **{other: f"rienda.ask.*.room.{room}.{other}.*" for other in others},
+    }
 
 
 def room_words(room: str) -> list[str]:
