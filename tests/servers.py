@@ -55,6 +55,7 @@ from services.host.embedded.probe import LOOPBACK, POLL_S, choose_free_port, htt
 from services.host.embedded.process import read_log_tail, spawn
 from shared.bus import PLAIN_PREFIX, BusAddress
 from shared.migrate import migrate
+from tests.plain_nats import PlainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 READY_S_MAX = 60.0
@@ -100,12 +101,17 @@ class RoomDatabase:
 class Servers:
     """One PostgreSQL and one nats-server with the accounts and roles of a real deployment."""
 
-    def __init__(self, home: Path) -> None:
-        """Lay out the directory; nothing runs before `start`."""
+    def __init__(self, home: Path, *, has_accounts: bool = True) -> None:
+        """Lay out the directory; nothing runs before `start`.
+
+        Without accounts NATS is as somebody else runs it, and everybody signs in as nobody.
+        """
+        self._has_accounts = has_accounts
         self.directory = DataDir(home)
         self.directory.create()
         self.logins: Logins = make_logins(self.directory.secret)
         nats_port, http_port = self.directory.port("nats"), self.directory.port("nats_http")
+        listen = Listen(port=nats_port, http_port=http_port)
         self.postgres = EmbeddedPostgres(
             self.directory.postgres_home,
             port=self.directory.port("postgres"),
@@ -116,7 +122,9 @@ class Servers:
             self.directory.nats_home,
             port=nats_port,
             http_port=http_port,
-            write_config=ServerConfig(Listen(port=nats_port, http_port=http_port), self.logins.bus),
+            write_config=ServerConfig(listen, self.logins.bus)
+            if has_accounts
+            else PlainConfig(listen),
             log_path=self.directory.log_path("nats"),
         )
         self.deployment = Deployment(
@@ -186,6 +194,8 @@ class Servers:
 
     def bus_address(self, room: str) -> BusAddress:
         """Where the bus is, as a room (or `bootstrap`, who may do everything) logs in."""
+        if not self._has_accounts:
+            return BusAddress(url=self.nats.url, name=room)
         prefix = PLAIN_PREFIX if room == BOOTSTRAP_USER else JETSTREAM_PREFIX
         return BusAddress(url=self.nats.url, name=room, nkey_seed=self.seed(room), js_prefix=prefix)
 
@@ -205,7 +215,7 @@ class Servers:
 
         return await nats.connect(
             self.nats.url,
-            nkeys_seed_str=seed or self.seed(user),
+            nkeys_seed_str=(seed or self.seed(user)) if self._has_accounts else None,
             inbox_prefix=inbox_prefix(user).encode(),
             allow_reconnect=False,
             error_cb=on_error,
@@ -214,9 +224,12 @@ class Servers:
     def environment(self, room: str, database: RoomDatabase, *, http_port: int) -> dict[str, str]:
         """The whole environment of one process of a room, migrations included."""
         key = hashlib.sha256(DEPLOYMENT_KEY.encode()).hexdigest()
+        own = room_environment(room, database.deployment, http_port=http_port)
+        if not self._has_accounts:
+            own = {k: v for k, v in own.items() if not k.endswith(("_NKEY_SEED", "_JS_PREFIX"))}
         return {
             **inherited(os.environ),
-            **room_environment(room, database.deployment, http_port=http_port),
+            **own,
             **migration_environment(room, database.deployment),
             **({"RIENDA_GATEWAY_DEPLOYMENT_KEY_SHA256": key} if room == "gateway" else {}),
         }

@@ -152,6 +152,44 @@ async def test_many_at_once_share_reloads_and_all_get_in(
     assert set(BusUsers(servers.directory.nats_home).channels()) == {f"acme.{n}" for n in names}
 
 
+async def test_nobody_is_disturbed_while_organizations_come_and_go(
+    servers: Servers, bootstrap: RoomProcess, gateway: Asker
+) -> None:
+    """Every client here would stay closed once it is cut: none may reconnect."""
+    staying = [await log_in(await issue(gateway, name)) for name in ("c1", "c2")]
+    acknowledged = 0
+    done = asyncio.Event()
+
+    async def go_on() -> None:
+        nonlocal acknowledged
+        while not done.is_set():
+            try:
+                await publish(staying[0], "c1")
+            except nats.errors.NoRespondersError:
+                continue  # The hole of a reload: it was not taken and is said again.
+            acknowledged += 1
+
+    talking = asyncio.create_task(go_on())
+    for number in range(5):
+        org = f"org-{number}"
+        passing = await log_in(await issue(gateway, "c1", org=org))
+        reply = await passing.request(
+            SUBJECT.format(channel="c1").replace("acme", org), b"{}", timeout=ASK_S_MAX
+        )
+        assert b'"stream":"CHANNEL"' in reply.data
+        assert await revoke(gateway, "c1", org=org) is True
+        assert await until(lambda client=passing: client.is_closed, wait_s=READY_S_MAX)
+    done.set()
+    await talking
+    assert acknowledged > 0
+    for client in staying:
+        assert client.is_connected
+        await client.close()
+    written = (servers.directory.nats_home / "organizations.conf").read_text()
+    assert "ORG_acme" in written
+    assert "ORG_org-" not in written
+
+
 async def test_channels_survive_a_killed_nats_and_a_killed_bootstrap(
     servers: Servers, bootstrap: RoomProcess, gateway: Asker
 ) -> None:
