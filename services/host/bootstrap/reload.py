@@ -118,9 +118,13 @@ async def gets_through(url: str, *, user: str, nkey_seed: str) -> bool:
             error_cb=_keep_quiet,
         )
     except (nats.errors.Error, TimeoutError, OSError) as error:
-        # nats-py has no type of its own for a refusal while it connects.
-        if "authorization violation" in str(error).lower():
+        # nats-py has no types of its own for what a server refuses while it connects.
+        said = str(error).lower()
+        if "authorization violation" in said:
             return False
+        if "maximum account active connections" in said:
+            # The key was taken, and as many as may be are connected by what they import.
+            return True
         raise Retryable("the bus is away: try again", reason="bus_away") from error
     try:
         subject = probe_subject(user.partition(".")[0])
