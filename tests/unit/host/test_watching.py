@@ -12,7 +12,9 @@ from services.host.bootstrap.watching import is_falling_behind, is_filling
 CHANNEL = stream_spec("CHANNEL")
 
 
-@pytest.mark.parametrize(("share", "alarm"), [(0.0, False), (0.699, False), (0.701, True), (1, True)])
+@pytest.mark.parametrize(
+    ("share", "alarm"), [(0.0, False), (0.699, False), (0.701, True), (1, True)]
+)
 def test_a_stream_is_an_alarm_from_seventy_percent_of_its_bytes(share: float, alarm: bool):
     assert is_filling(CHANNEL, int(share * CHANNEL.bytes_max)) is alarm
 
