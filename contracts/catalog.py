@@ -109,6 +109,9 @@ class StreamSpec:
     messages_per_subject_max: int = -1
     discard: Literal["new", "old"] = "new"
     duplicate_window_s: int = 600
+    is_heard: bool = False
+    """Channels hear some of its events, as copies on `rienda.heard.<org>.…` (at most once). Set
+    exactly where an event of the stream names `channels` among its hearers."""
 
 
 CHANNEL_AGE_S: Final = 7 * _DAY_S

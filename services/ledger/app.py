@@ -13,7 +13,7 @@ from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.reading import Reader
 from services.ledger.settings import Settings
 from shared.app import Loop, Process
-from shared.bus import Bus, BusAddress
+from shared.bus import Bus
 from shared.clock import Clock, room_clock
 from shared.command import RoomCommands
 from shared.consume import Consumer
@@ -33,7 +33,7 @@ def make_process(part: str) -> Process:
     """Assemble one part of the room, or all of it in one process."""
     settings = Settings()
     clock = room_clock(settings.test_clock)
-    bus = Bus(BusAddress(settings.nats_url, settings.nats_user, settings.nats_password, ROOM))
+    bus = Bus(settings.bus_address(ROOM))
     database = Database(
         settings.postgres_url, schema=ROOM, connections_max=settings.postgres_connections_max
     )
