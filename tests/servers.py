@@ -184,6 +184,14 @@ class Servers:
             await admin.close()
         return RoomDatabase(replace(self.deployment, database=name))
 
+    async def analyze(self, database: str) -> None:
+        """Let the planner's statistics tell of now."""
+        admin = await connect(on_database(self.postgres.superuser_dsn, database))
+        try:
+            await admin.execute("ANALYZE")
+        finally:
+            await admin.close()
+
     async def drop_database(self, database: RoomDatabase) -> None:
         """Drop a database, cutting whoever is still connected."""
         admin = await connect(self.postgres.superuser_dsn)
