@@ -269,6 +269,24 @@ async def test_no_answer_is_stored_as_an_event_of_another_channel(
     assert (await admin.stream_info("LEDGER")).state.messages == 0
 
 
+@pytest.mark.parametrize("attacker", ["acme.c1", f"{BARE}:ORG_acme", "gateway"])
+async def test_no_header_removes_expires_or_multiplies_messages(
+    house: House, admin: JetStreamContext, attacker: str
+) -> None:
+    user = await house.log_in(attacker)
+    for header, value in {
+        "Nats-Rollup": "all",
+        "Nats-TTL": "1s",
+        "Nats-Incr": "+1",
+        "Nats-Schedule": "@every 1s",
+        "Nats-Batch-Id": "b",
+    }.items():
+        headers = {header: value, "Nats-Batch-Sequence": "1"}
+        reply = await user.client.request(C1, b"{}", timeout=ANSWER_S_MAX, headers=headers)
+        assert b'"error"' in reply.data, (header, reply.data)
+    assert (await admin.stream_info("CHANNEL")).state.messages == 1
+
+
 # Hearing what is somebody else's.
 
 
