@@ -167,7 +167,7 @@ class Responder:
             return
         org = raw.subject.split(".", 3)[2]
         if len(self._tasks) >= ASKING_MAX or self._asking[org] >= ASKING_OF_ONE_MAX:
-            await self._reply(raw, _error(Retryable("too many questions at once", reason="busy")))
+            await self._reply(raw, _BUSY)
             return
         self._asking[org] += 1
         task = asyncio.create_task(self._respond(raw))
@@ -263,3 +263,7 @@ def _error(fault: Fault) -> bytes:
         code=fault.code, reason=fault.reason, message=fault.message, details=fault.details
     )
     return answer_model(Wire)(error=error).model_dump_json().encode()
+
+
+_BUSY = _error(Retryable("too many questions at once", reason="busy"))
+"""Made once: under a flood it is most of what is said."""
