@@ -32,10 +32,12 @@ async def bench_accounts(
     }
     figures: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for round_ in range(rounds + 1):
-        pair = [await _round(one, events, asks, seed=round_ + 100) for one in (servers, plain)]
+        # In turns, so that neither always runs on what the other has left behind.
+        order = (servers, plain) if round_ % 2 else (plain, servers)
+        found = {one: await _round(one, events, asks, seed=round_ + 100) for one in order}
         if round_:
             for name in names:
-                figures[name].append((pair[0][name], pair[1][name]))
+                figures[name].append((found[servers][name], found[plain][name]))
     return [
         (name, unit, *(statistics.median(column) for column in zip(*figures[name], strict=True)))
         for name, unit in names.items()
