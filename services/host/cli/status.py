@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -51,7 +51,7 @@ class Report(BaseModel):
         return self.model_dump_json(indent=2, exclude={"processes": {"__all__": {"start_mark"}}})
 
 
-def look_at_directory(directory: DataDir) -> Report:
+def look_at_directory(directory: DataDir, environ: Mapping[str, str]) -> Report:
     """Read what the supervisor of this directory says.
 
     Errors: DataDirBroken.
@@ -65,7 +65,7 @@ def look_at_directory(directory: DataDir) -> Report:
     return Report(
         running=True,
         ready=ready,
-        work=look_at_work(directory) if ready else None,
+        work=look_at_work(directory, environ) if ready else None,
         url=state.url,
         data_dir=str(directory.path),
         pid=state.pid,

@@ -6,10 +6,10 @@ The host has no rights on the rooms' tables; it runs `lag` and `streams` as an o
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -47,10 +47,10 @@ class Work(BaseModel):
     """Commands that gave no answer."""
 
 
-def look_at_work(directory: DataDir) -> Work:
+def look_at_work(directory: DataDir, environ: Mapping[str, str]) -> Work:
     """Ask every room for its backlog and one for the streams, side by side."""
-    asked = {(room, "lag"): _start(directory, room, "lag") for room in ROOMS}
-    asked[(_ASKED_OF, "streams")] = _start(directory, _ASKED_OF, "streams")
+    asked = {(room, "lag"): _start(directory, environ, room, "lag") for room in ROOMS}
+    asked[(_ASKED_OF, "streams")] = _start(directory, environ, _ASKED_OF, "streams")
     rooms, alarms, unknown = [], [], []
     for (room, command), process in asked.items():
         answer = _answer(process)
@@ -85,10 +85,12 @@ def _alarms(report: dict[str, Any]) -> list[str]:
     return streams + durables
 
 
-def _start(directory: DataDir, room: str, command: str) -> subprocess.Popen[str]:
+def _start(
+    directory: DataDir, environ: Mapping[str, str], room: str, command: str
+) -> subprocess.Popen[str]:
     return subprocess.Popen(  # noqa: S603
         [sys.executable, "-P", "-m", f"services.{room}", command, "--json"],
-        env={**os.environ, **_environment(directory, room)},
+        env={**environ, **_environment(directory, room)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

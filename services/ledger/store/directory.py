@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from contracts.directory import (
@@ -38,7 +39,7 @@ class Channel:
     """What the ledger needs of a channel."""
 
     rights: frozenset[ChannelRight]
-    revoked: bool
+    revoked_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +125,11 @@ async def save_channel(connection: Connection, org: str, change: ChannelChanged)
     """Apply a channel's state if it is newer."""
     await connection.execute(
         """
-        INSERT INTO channel (org, channel_id, name, rights, revoked, entity_revision)
-        VALUES ($1, $2, $3, $4, $5, $6)
+        INSERT INTO channel (org, channel_id, name, rights, revoked, entity_revision, changed_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7)
         ON CONFLICT (org, channel_id) DO UPDATE SET name = excluded.name,
             rights = excluded.rights, revoked = excluded.revoked,
-            entity_revision = excluded.entity_revision
+            entity_revision = excluded.entity_revision, changed_at = excluded.changed_at
         WHERE channel.entity_revision < excluded.entity_revision
         """,
         org,
@@ -137,6 +138,7 @@ async def save_channel(connection: Connection, org: str, change: ChannelChanged)
         [right.value for right in change.rights],
         change.revoked,
         change.entity_revision,
+        change.changed_at,
     )
 
 
@@ -178,7 +180,7 @@ async def load_channels(
     """The known ones among these (organization, channel) pairs."""
     rows = await connection.fetch(
         """
-        SELECT c.org, c.channel_id, c.rights, c.revoked FROM channel c
+        SELECT c.org, c.channel_id, c.rights, c.revoked, c.changed_at FROM channel c
         JOIN unnest($1::text[], $2::text[]) AS t (org, channel_id) USING (org, channel_id)
         """,
         [org for org, _ in keys],
@@ -189,7 +191,7 @@ async def load_channels(
         (row["org"], row["channel_id"]): Channel(
             # A newer directory may name rights that this code does not know yet.
             frozenset(ChannelRight(right) for right in row["rights"] if right in known),
-            row["revoked"],
+            row["changed_at"] if row["revoked"] else None,
         )
         for row in rows
     }
