@@ -184,6 +184,8 @@ class QuestionType:
     ask: type[Wire]
     answer: type[Wire]
     asked_by_channels: bool = False
+    asked_by: tuple[str, ...] = ("gateway",)
+    """Rooms that may ask it."""
 
 
 QUESTIONS: Final = (
@@ -196,7 +198,13 @@ QUESTIONS: Final = (
     QuestionType("ledger", "get_spend", ledger.GetSpend, ledger.Spend),
     QuestionType("ledger", "list_caps", ledger.ListCaps, ledger.CapPage),
     QuestionType("ledger", "get_applied", directory.GetApplied, directory.Applied),
-    QuestionType("gateway", "get_directory", directory.GetDirectory, directory.DirectoryPage),
+    QuestionType(
+        "gateway",
+        "get_directory",
+        directory.GetDirectory,
+        directory.DirectoryPage,
+        asked_by=("ledger",),
+    ),
     QuestionType("bootstrap", "issue", bootstrap.IssueCredential, bootstrap.Credential),
     QuestionType("bootstrap", "revoke", bootstrap.RevokeCredential, bootstrap.Revoked),
 )

@@ -96,7 +96,8 @@ QUESTION_SUBJECTS = {
     "rienda.ask.acme.room.gateway.ledger.get_spend": {"gateway"},
     "rienda.ask._.room.gateway.bootstrap.issue": {"gateway"},
     "rienda.ask._.room.ledger.bootstrap.issue": set(),
-    "rienda.ask.acme.room.ledger.gateway.anything": set(),
+    "rienda.ask._.room.ledger.gateway.get_directory": {"ledger"},
+    "rienda.ask._.room.gateway.gateway.get_directory": set(),
 }
 
 

@@ -20,8 +20,6 @@ SPEAKS_ALSO: Final = {
     )
 }
 """The gateway says the directory, and publishes for channels that speak HTTP (design.md 10)."""
-ASKING_ROOMS: Final = ("gateway",)
-"""Rooms that ask others; a room that begins to ask is added here."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 
 
@@ -57,9 +55,8 @@ def room_rights(room: str) -> Rights:
     answers = any(question.room == room for question in QUESTIONS)
     publish = [f"rienda.event.*.{room}.>", *SPEAKS_ALSO.get(room, ()), f"rienda.dead.{room}"]
     subscribe = [f"{inbox_prefix(room)}.>"]
-    if room in ASKING_ROOMS:
-        asked = sorted({question.room for question in QUESTIONS})
-        publish += [f"rienda.ask.*.room.{room}.{other}.*" for other in asked]
+    asked = sorted({question.room for question in QUESTIONS if room in question.asked_by})
+    publish += [f"rienda.ask.*.room.{room}.{other}.*" for other in asked]
     for spec in DURABLES:
         if spec.room == room:
             publish += [
