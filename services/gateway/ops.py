@@ -121,7 +121,8 @@ def republish(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
 async def _republish() -> int:
     settings = GatewaySettings()
     database = Database(settings.postgres_url.get_secret_value(), schema="gateway")
-    said, place = 0, Place()
+    said = 0
+    place: Place | None = Place()
     try:
         while place is not None:
             async with database.transaction() as connection:
