@@ -7,7 +7,6 @@ served and has no row fails the walk, and so does a row without a route.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,7 @@ from services.gateway.domain.permissions import CATALOGUE
 from services.gateway.http.application import declared, litestar_app
 from services.gateway.http.ports import Ports
 from tests.integration.gateway.running import Gateway
-from tests.servers import DEPLOYMENT_KEY, Servers
+from tests.servers import DEPLOYMENT_KEY
 
 pytestmark = pytest.mark.integration
 
@@ -169,14 +168,14 @@ class World:
 
 
 @pytest.fixture(scope="module")
-async def world(gateway: Gateway, servers: Servers) -> AsyncIterator[World]:
+async def world(gateway: Gateway) -> World:
     org, strange = await gateway.new_org(), await gateway.new_org()
     people = {role: (await gateway.new_person(org, role)).client for role in ROLES}
     root = gateway.caller(DEPLOYMENT_KEY, org)
     made = await root.post("/agents", json={"agent_id": "shared-agent", "name": "Shared"})
     assert made.status_code == 201, made.text
     channel, _ = await gateway.new_channel(org)
-    yield World(
+    return World(
         org=org,
         gateway=gateway,
         people=people,
