@@ -117,6 +117,9 @@ class StreamSpec:
     messages_per_subject_max: int = -1
     discard: Literal["new", "old"] = "new"
     duplicate_window_s: int = 600
+    is_heard: bool = False
+    """Channels hear some of its events, as copies on `rienda.heard.<org>.…` (at most once). Set
+    exactly where an event of the stream names `channels` among its hearers."""
 
 
 CHANNEL_AGE_S: Final = 7 * _DAY_S
@@ -161,8 +164,8 @@ class DurableSpec:
     batch_messages_max: int
     ack_wait_s: int = 30
     """Longer than the slowest batch; a batch that takes longer is delivered twice."""
-    deliveries_max: int = 16
-    """A message that is never acknowledged for so long is announced by an advisory."""
+    deliveries_max: int = -1
+    """Without limit: what a server gives up is silent. The room counts deliveries (ADR 0013)."""
     ack_pending_max: int = 5_000
     deliver: Literal["all", "new", "last_per_subject"] = "all"
 
@@ -207,6 +210,13 @@ QUESTIONS: Final = (
     ),
     QuestionType("bootstrap", "issue", bootstrap.IssueCredential, bootstrap.Credential),
     QuestionType("bootstrap", "revoke", bootstrap.RevokeCredential, bootstrap.Revoked),
+    QuestionType(
+        "bootstrap",
+        "list_streams",
+        bootstrap.ListStreams,
+        bootstrap.StreamsReport,
+        asked_by=ROOMS,
+    ),
 )
 
 _BY_NAME: Final = {event.name: event for event in EVENTS}

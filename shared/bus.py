@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import nats.errors
 from faststream.nats import NatsBroker
-from faststream.security import SASLPlaintext
+from faststream.nats.security import NatsNKey
+from faststream.security import BaseSecurity, SASLPlaintext
 from nats.js.errors import APIError
 
 from contracts.envelope import BODY_BYTES_MAX
@@ -24,6 +25,8 @@ from shared.log import logger
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+    from nats.js import JetStreamContext
+    from nats.js.api import ConsumerInfo
 
     from contracts.catalog import DurableSpec
     from shared.outbox import Message
@@ -34,6 +37,8 @@ CONNECT_S_MAX = 2
 PENDING_PUBLISHES_MAX = 256
 GRACE_S = 15
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
+PLAIN_PREFIX: Final = "$JS.API"
+"""JetStream's API in the account that holds JetStream; elsewhere it is imported by another name."""
 
 
 class BusUnavailable(Retryable):
@@ -49,15 +54,25 @@ class Ack:
     duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BusAddress:
-    """Where the bus is and who connects."""
+    """Where the bus is and who connects: by key, by password, or as nobody."""
 
     url: str
-    user: str | None
-    password: str | None
     name: str
     """Also the inbox prefix: `_INBOX.<name>`, whose answers only this user hears."""
+    nkey_seed: str | None = field(default=None, repr=False)
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    js_prefix: str = PLAIN_PREFIX
+    """What JetStream's API is called in this user's account."""
+
+    @property
+    def login(self) -> dict[str, str]:
+        """Who connects, in the words of nats-py."""
+        if self.nkey_seed:
+            return {"nkeys_seed_str": self.nkey_seed}
+        return {"user": self.user, "password": self.password or ""} if self.user else {}
 
 
 class Bus:
@@ -66,11 +81,7 @@ class Bus:
     def __init__(self, address: BusAddress) -> None:
         """Prepare; nothing is connected before `start`."""
         self.inbox_prefix = f"_INBOX.{address.name}"
-        credentials = (
-            {"security": SASLPlaintext(address.user, address.password or "")}
-            if address.user
-            else {}
-        )
+        self.js_prefix = address.js_prefix
         self.broker = NatsBroker(
             address.url,
             inbox_prefix=self.inbox_prefix,
@@ -84,7 +95,8 @@ class Bus:
             error_cb=self._on_error,
             reconnected_cb=self._on_reconnect,
             disconnected_cb=self._on_disconnect,
-            **credentials,  # type: ignore[arg-type]
+            js_options={"prefix": address.js_prefix},
+            security=_security(address),
         )
         self._slots = asyncio.Semaphore(PENDING_PUBLISHES_MAX)
         self._stopping = False
@@ -93,6 +105,11 @@ class Bus:
     def client(self) -> Client:
         """The nats-py client underneath."""
         return self.broker._connection  # type: ignore[return-value]
+
+    @property
+    def jetstream(self) -> JetStreamContext:
+        """JetStream as this user's account calls it."""
+        return self.client.jetstream(prefix=self.js_prefix)
 
     @property
     def is_up(self) -> bool:
@@ -118,11 +135,10 @@ class Bus:
         all is made by the bootstrap step.
         """
         await self.connect()
-        jetstream = self.client.jetstream()
         for spec in durables:
             while True:
                 try:
-                    await jetstream.consumer_info(spec.stream, spec.durable)
+                    await self.consumer_info(spec)
                 except (nats.errors.Error, TimeoutError, OSError) as error:
                     logger().warning(
                         "durable_waits",
@@ -134,6 +150,15 @@ class Bus:
                 else:
                     break
         await self.broker.start()
+
+    async def consumer_info(self, spec: DurableSpec) -> ConsumerInfo:
+        """What the server says of a durable of this room.
+
+        Raises:
+            nats.errors.Error: it is not there, or nobody answered.
+        """
+        info: ConsumerInfo = await self.jetstream.consumer_info(spec.stream, spec.durable)
+        return info
 
     async def stop(self) -> None:
         """Let running handlers end, then disconnect."""
@@ -187,3 +212,9 @@ class Bus:
     async def _on_disconnect(self) -> None:
         if not self._stopping:
             logger().warning("bus_disconnected")
+
+
+def _security(address: BusAddress) -> BaseSecurity | None:
+    if address.nkey_seed:
+        return NatsNKey.from_seed(address.nkey_seed)
+    return SASLPlaintext(address.user, address.password or "") if address.user else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 
 
@@ -23,6 +23,27 @@ class SystemClock:
         return datetime.now(UTC)
 
 
+class SteppedClock:
+    """The machine's clock, moved by what a file says; for tests of clock steps."""
+
+    def __init__(self, file: Path) -> None:
+        """Read seconds to add from `file` at each look; a missing file moves nothing."""
+        self._file = file
+
+    def now(self) -> datetime:
+        """The machine's time plus the file's seconds."""
+        try:
+            step_s = float(self._file.read_text())
+        except (FileNotFoundError, ValueError):
+            step_s = 0.0
+        return datetime.now(UTC) + timedelta(seconds=step_s)
+
+
+def room_clock(test_clock: Path | None) -> Clock:
+    """The clock that a room goes by: the machine's, unless a setting names a file of steps."""
+    return SteppedClock(test_clock) if test_clock is not None else SystemClock()
+
+
 class FixedClock:
     """A clock that stands where it was put; for tests."""
 
@@ -33,8 +54,3 @@ class FixedClock:
     def now(self) -> datetime:
         """The time that was set."""
         return self.at
-
-
-def process_start_token() -> str:
-    """Name this process among others: its pid and the moment that it asked."""
-    return f"{os.getpid()}-{datetime.now(UTC).timestamp():.6f}"

@@ -15,6 +15,7 @@ import typer
 
 from shared.app import Process, run
 from shared.migrate import migrate
+from shared.repair_commands import Repair
 
 HEALTH_S_MAX = 3
 
@@ -68,6 +69,7 @@ def room_app(commands: RoomCommands) -> typer.Typer:
                 typer.echo(f"  {name}: {'ok' if holds else 'no'}")
         sys.exit(0 if ready else 1)
 
+    Repair(commands.room, commands.process_of, commands.parts[0]).add_to(app)
     return app
 
 

@@ -7,6 +7,7 @@ the commit, so a crash anywhere delivers it again and the effect stays one (desi
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 QUICK_TRIES_MAX = 2
 """Tries of a single message at once, before it waits in the retry table (design.md 2)."""
 HOLD_S_MAX = 5.0
-PULL_S = 1.0
+SUSPECT_DELIVERIES = 4
+"""A message delivered more often is handled alone: one of its batch may end the process."""
+DELIVERIES_MAX = 16
+"""Delivered more often it is a dead letter, unhandled: whoever touched it died (ADR 0013)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +99,25 @@ class Consumer:
         again: a fetch more would only be held as well.
         """
         started = time.perf_counter()
-        deliveries = [_delivery_of(message) for message in messages]
+        suspects = [message for message in messages if _deliveries(message) > SUSPECT_DELIVERIES]
+        # In another order each time, so that no culprit stands before the same neighbours for ever.
+        random.Random(max(map(_deliveries, messages))).shuffle(suspects)
+        together = [message for message in messages if _deliveries(message) <= SUSPECT_DELIVERIES]
+        for group in ([together] if together else []) + [[message] for message in suspects]:
+            await self._hold_until_handled(group)
+            for message in group:
+                await message.ack()
+        metrics.BATCH_S.observe(time.perf_counter() - started)
+
+    async def _hold_until_handled(self, messages: Sequence[Msg]) -> None:
         wait_s = 0.1
         while True:
             try:
-                await self.handle(deliveries)
-                break
+                if _deliveries(messages[0]) > DELIVERIES_MAX:
+                    await self._bury_unhandled(messages)
+                else:
+                    await self.handle([_delivery_of(message) for message in messages])
+                return
             except Exception as error:
                 if not is_transient(error):
                     raise
@@ -111,9 +128,20 @@ class Consumer:
                     await message.in_progress()
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, HOLD_S_MAX)
-        for message in messages:
-            await message.ack()
-        metrics.BATCH_S.observe(time.perf_counter() - started)
+
+    async def _bury_unhandled(self, messages: Sequence[Msg]) -> None:
+        why = Invalid(
+            f"delivered {DELIVERIES_MAX} times and never acknowledged: it ends the process",
+            reason="deliveries_exhausted",
+        )
+        async with self._database.transaction() as connection:
+            await failures.bury(
+                connection,
+                [(_delivery_of(message), why) for message in messages],
+                room=self._room,
+                now=self._clock.now(),
+            )
+        metrics.REFUSED.labels(why.reason).inc(len(messages))
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
         """Commit the effect of every delivery, or its place among retries or dead letters.
@@ -219,6 +247,10 @@ class Consumer:
                     connection, stream=self.durable.stream, now=self._clock.now()
                 )
             ]
+
+
+def _deliveries(message: Msg) -> int:
+    return int(message.metadata.num_delivered)
 
 
 def _delivery_of(message: Msg) -> Delivery:

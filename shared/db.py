@@ -103,6 +103,9 @@ class Database:
                         server_settings={
                             "search_path": self._schema,
                             "timezone": "UTC",
+                            # A plan that was made while a table was empty scans it for ever.
+                            "plan_cache_mode": "force_custom_plan",
+                            "jit": "off",
                             "application_name": f"rienda {self._schema}",
                             "lock_timeout": f"{LOCK_S_MAX}s",
                             "statement_timeout": f"{STATEMENT_S_MAX}s",

@@ -54,7 +54,10 @@ async def bury(
     room: str,
     now: datetime,
 ) -> None:
-    """Make dead letters in the caller's transaction; a repeated delivery adds none."""
+    """Make dead letters in the caller's transaction.
+
+    A repeated delivery adds none; one that was replayed and failed again waits again.
+    """
     if not refusals:
         return
     rows = await connection.fetch(
@@ -66,7 +69,10 @@ async def bury(
         FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bytea[],
                 $7::text[], $8::text[], $9::int[])
             AS t (id, org, stream, stream_sequence, subject, body, reason, message, tries)
-        ON CONFLICT ON CONSTRAINT uq_dead_letter_message DO NOTHING
+        ON CONFLICT ON CONSTRAINT uq_dead_letter_message DO UPDATE
+            SET reason = excluded.reason, message = excluded.message, tries = excluded.tries,
+                dead_at = excluded.dead_at, settled_at = NULL, settled_as = NULL
+            WHERE dead_letter.settled_as = 'replayed'
         RETURNING id, org, stream, stream_sequence, subject, body, reason, message
         """,
         [uuid7() for _ in refusals],

@@ -108,7 +108,7 @@ class Puller:
             "max_bytes": PULL_BYTES_MAX,
         }
         await self._bus.client.publish(
-            f"$JS.API.CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}",
+            f"{self._bus.js_prefix}.CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}",
             json.dumps(wanted).encode(),
             reply=inbox,
         )

@@ -1,15 +1,19 @@
 """Questions over request/reply: asking with a deadline, answering with typed errors.
 
 Who asks stands in the subject, proved by publish rights; a body that claims something else is not
-read. A question without a reply subject is ignored: it came through another import (ADR 0003).
+read. Where the question crossed accounts the server says the asker's account as well, and it must
+agree. A question without a reply subject is ignored: it came through another import (ADR 0003).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import nats.errors
@@ -17,6 +21,7 @@ from faststream import AckPolicy
 from faststream.nats import NatsMessage
 from pydantic import ValidationError
 
+from contracts.bootstrap import org_account, room_account
 from contracts.catalog import (
     Asked,
     QuestionType,
@@ -43,8 +48,14 @@ ANSWER_BYTES_MAX = 900 * 1024
 """Below the server's payload limit of 1 MiB; pages keep answers far below."""
 ASKING_MAX = 512
 """Questions that one process works on at once; more are answered `busy` at once."""
+ASKING_OF_ONE_MAX = 256
+"""The same for one organization: its flood leaves half of the places to the others."""
+ANSWER_SHARE = 0.9
+"""Of the asker's time: a refusal that arrives after it stopped waiting tells it nothing."""
 TRIES_MAX = 2
 ASKER_OF_DEPLOYMENT = "_"
+REQUEST_INFO_HEADER = "Nats-Request-Info"
+"""Set by the server on what crosses accounts, whatever the asker wrote there."""
 
 
 class NobodyAnswers(Retryable):
@@ -133,6 +144,8 @@ class Responder:
         self._room = room
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: Counter[str] = Counter()
+        """Questions under way, by organization."""
         self._subscriber = bus.broker.subscriber(
             f"rienda.ask.*.*.*.{room}.*",
             queue=room,
@@ -147,12 +160,20 @@ class Responder:
         raw: Msg = message.raw_message
         if not raw.reply:
             return
-        if len(self._tasks) >= ASKING_MAX:
+        org = raw.subject.split(".", 3)[2]
+        if len(self._tasks) >= ASKING_MAX or self._asking[org] >= ASKING_OF_ONE_MAX:
             await self._reply(raw, _error(Retryable("too many questions at once", reason="busy")))
             return
+        self._asking[org] += 1
         task = asyncio.create_task(self._respond(raw))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._finish, org))
+
+    def _finish(self, org: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._asking[org] -= 1
+        if not self._asking[org]:
+            del self._asking[org]
 
     async def drain(self) -> None:
         """Take no more questions and wait for the answers under way."""
@@ -186,6 +207,7 @@ class Responder:
     async def _answer(self, name: str, raw: Msg) -> bytes:
         kind = find_question(self._room, name)
         asked = read_question_subject(raw.subject)
+        _require_account(raw, asked)
         if asked.kind == "channel" and not kind.asked_by_channels:
             raise Forbidden(f"a channel does not ask {name}", reason="not_for_channels")
         if len(raw.data) > BODY_BYTES_MAX:
@@ -197,7 +219,7 @@ class Responder:
         # Fields of the actor are the gateway's to stamp (design.md 2, *Who may do what*).
         from_gateway = asked.kind == "room" and asked.asker == "gateway"
         question = Question(frame.data, asked, frame.actor if from_gateway else None)
-        async with asyncio.timeout(frame.timeout_ms / 1000):
+        async with asyncio.timeout(ANSWER_SHARE * frame.timeout_ms / 1000):
             data = await self._answers[name](question)
         body = answer_model(kind.answer)(data=data).model_dump_json().encode()
         if len(body) > ANSWER_BYTES_MAX:
@@ -207,6 +229,20 @@ class Responder:
     async def _reply(self, raw: Msg, body: bytes) -> None:
         # Not `Msg.respond`: it echoes the asker's headers.
         await self._bus.client.publish(raw.reply, body)
+
+
+def _require_account(raw: Msg, asked: Asked) -> None:
+    """Compare the server's word on the asker with the subject: the second proof.
+
+    Without the header the asker shares the room's account, which is the room itself, or all of a
+    server of somebody else's.
+    """
+    told = (raw.headers or {}).get(REQUEST_INFO_HEADER)
+    if told is None:
+        return
+    own = org_account(asked.org) if asked.kind == "channel" else room_account(asked.asker)
+    if json.loads(told).get("acc") != own:
+        raise Forbidden("the question's subject names somebody else", reason="not_for_you")
 
 
 async def _undecoded(message: NatsMessage) -> bytes:

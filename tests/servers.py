@@ -20,7 +20,7 @@ import nats
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from services.host.bootstrap.credentials import ServerConfig
+from services.host.bootstrap.credentials import BusUsers, ServerConfig
 from services.host.bootstrap.database import (
     connect,
     on_database,
@@ -39,8 +39,9 @@ from services.host.bootstrap.environment import (
     runtime_role,
     serve_environment,
 )
-from services.host.bootstrap.nats_config import BOOTSTRAP_USER, SYSTEM_USER, Listen
-from services.host.bootstrap.rights import inbox_prefix
+from services.host.bootstrap.keys import new_seed, public_key
+from services.host.bootstrap.nats_config import BOOTSTRAP_USER, SYSTEM_USER, WITNESS_USER, Listen
+from services.host.bootstrap.rights import JETSTREAM_PREFIX, inbox_prefix
 from services.host.bootstrap.streams import (
     Catalogue,
     StreamReport,
@@ -52,8 +53,9 @@ from services.host.embedded.nats import EmbeddedNats
 from services.host.embedded.postgres import EmbeddedPostgres
 from services.host.embedded.probe import LOOPBACK, POLL_S, choose_free_port, http_get, until
 from services.host.embedded.process import read_log_tail, spawn
-from shared.bus import BusAddress
+from shared.bus import PLAIN_PREFIX, BusAddress
 from shared.migrate import migrate
+from tests.plain_nats import PlainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 READY_S_MAX = 60.0
@@ -99,12 +101,17 @@ class RoomDatabase:
 class Servers:
     """One PostgreSQL and one nats-server with the accounts and roles of a real deployment."""
 
-    def __init__(self, home: Path) -> None:
-        """Lay out the directory; nothing runs before `start`."""
+    def __init__(self, home: Path, *, has_accounts: bool = True) -> None:
+        """Lay out the directory; nothing runs before `start`.
+
+        Without accounts NATS is as somebody else runs it, and everybody signs in as nobody.
+        """
+        self._has_accounts = has_accounts
         self.directory = DataDir(home)
         self.directory.create()
         self.logins: Logins = make_logins(self.directory.secret)
         nats_port, http_port = self.directory.port("nats"), self.directory.port("nats_http")
+        listen = Listen(port=nats_port, http_port=http_port)
         self.postgres = EmbeddedPostgres(
             self.directory.postgres_home,
             port=self.directory.port("postgres"),
@@ -115,7 +122,9 @@ class Servers:
             self.directory.nats_home,
             port=nats_port,
             http_port=http_port,
-            write_config=ServerConfig(Listen(port=nats_port, http_port=http_port), self.logins.bus),
+            write_config=ServerConfig(listen, self.logins.bus)
+            if has_accounts
+            else PlainConfig(listen),
             log_path=self.directory.log_path("nats"),
         )
         self.deployment = Deployment(
@@ -175,6 +184,14 @@ class Servers:
             await admin.close()
         return RoomDatabase(replace(self.deployment, database=name))
 
+    async def analyze(self, database: str) -> None:
+        """Let the planner's statistics tell of now."""
+        admin = await connect(on_database(self.postgres.superuser_dsn, database))
+        try:
+            await admin.execute("ANALYZE")
+        finally:
+            await admin.close()
+
     async def drop_database(self, database: RoomDatabase) -> None:
         """Drop a database, cutting whoever is still connected."""
         admin = await connect(self.postgres.superuser_dsn)
@@ -185,12 +202,17 @@ class Servers:
 
     def bus_address(self, room: str) -> BusAddress:
         """Where the bus is, as a room (or `bootstrap`, who may do everything) logs in."""
-        return BusAddress(self.nats.url, room, self._password(room), name=room)
+        if not self._has_accounts:
+            return BusAddress(url=self.nats.url, name=room)
+        prefix = PLAIN_PREFIX if room == BOOTSTRAP_USER else JETSTREAM_PREFIX
+        return BusAddress(url=self.nats.url, name=room, nkey_seed=self.seed(room), js_prefix=prefix)
 
     async def log_in(
-        self, user: str, password: str | None = None, errors: list[str] | None = None
+        self, user: str, seed: str | None = None, errors: list[str] | None = None
     ) -> Client:
         """Connect with plain nats-py, without reconnecting; close it yourself.
+
+        `seed` is a channel's; the deployment's own users are known here.
 
         A forbidden publish or subscription is no exception: its words land in `errors`.
         """
@@ -201,9 +223,8 @@ class Servers:
 
         return await nats.connect(
             self.nats.url,
-            user=user,
-            password=password or self._password(user),
-            inbox_prefix=inbox_prefix(user),
+            nkeys_seed_str=(seed or self.seed(user)) if self._has_accounts else None,
+            inbox_prefix=inbox_prefix(user).encode(),
             allow_reconnect=False,
             error_cb=on_error,
         )
@@ -211,9 +232,12 @@ class Servers:
     def environment(self, room: str, database: RoomDatabase, *, http_port: int) -> dict[str, str]:
         """The whole environment of one process of a room, migrations included."""
         key = hashlib.sha256(DEPLOYMENT_KEY.encode()).hexdigest()
+        own = room_environment(room, database.deployment, http_port=http_port)
+        if not self._has_accounts:
+            own = {k: v for k, v in own.items() if not k.endswith(("_NKEY_SEED", "_JS_PREFIX"))}
         return {
             **inherited(os.environ),
-            **room_environment(room, database.deployment, http_port=http_port),
+            **own,
             **migration_environment(room, database.deployment),
             **({"RIENDA_GATEWAY_DEPLOYMENT_KEY_SHA256": key} if room == "gateway" else {}),
         }
@@ -257,9 +281,26 @@ class Servers:
         await process.start()
         return process
 
-    def _password(self, user: str) -> str:
+    def seed(self, user: str) -> str:
+        """The seed of a user of the deployment itself."""
         bus = self.logins.bus
-        return {BOOTSTRAP_USER: bus.bootstrap, SYSTEM_USER: bus.system, **bus.rooms}[user]
+        own = {BOOTSTRAP_USER: bus.bootstrap, SYSTEM_USER: bus.system, WITNESS_USER: bus.witness}
+        return {**own, **bus.rooms}[user]
+
+    async def add_channels(self, *users: str) -> dict[str, str]:
+        """Make users (`<org>.<channel>`) without the bootstrap process; answer their seeds."""
+        seeds = {user: new_seed() for user in users}
+        keys: dict[str, str | None] = {user: public_key(seed) for user, seed in seeds.items()}
+        BusUsers(self.directory.nats_home).change_channels(keys)
+        for _ in range(2):  # What a new account imports works after the second.
+            await self.nats.reload()
+        return seeds
+
+    async def remove_channels(self) -> None:
+        """Remove every channel's user."""
+        users = BusUsers(self.directory.nats_home)
+        users.change_channels(dict.fromkeys(users.channels()))
+        await self.nats.reload()
 
     async def _template(self, rooms: tuple[str, ...]) -> str:
         if rooms not in self._templates:

@@ -33,6 +33,9 @@ RECONNECT_WAIT_S: Final = 0.2
 IN_FLIGHT_MAX: Final = 64
 """Events of one call that wait for their acknowledgement at the same time."""
 _VIOLATION: Final = "authorization violation"
+VIOLATIONS_MIN: Final = 2
+"""So often in a row the server must refuse the user before it counts: one refusal may be the hole
+of a reload, in which the server knows nobody for a moment (ADR 0014)."""
 _STREAM_FULL: Final = frozenset({10077, 10167})
 """Maximum bytes or messages, and too many in flight: it may work later (nats-server 2.15)."""
 _UNREACHABLE: Final = (
@@ -65,8 +68,20 @@ class _Ack(BaseModel):
 class NatsTransport:
     """Speaks to the bus as one channel of one organization."""
 
-    def __init__(self, url: str, *, org: str, channel_id: str, user: str, password: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        org: str,
+        channel_id: str,
+        nkey_seed: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+    ) -> None:
         """Nothing connects before `open` or the first call.
+
+        `nkey_seed` is what Rienda's own bus hands out; `user` and `password` are for a bus of
+        somebody else's.
 
         Raises:
             ValueError: `url` is no address of a bus.
@@ -81,14 +96,19 @@ class NatsTransport:
         self._url = url
         self._org = org
         self._channel_id = channel_id
-        self._user = user
-        self._password = password
+        self._login: dict[str, str | None] = (
+            {"nkeys_seed_str": nkey_seed} if nkey_seed else {"user": user, "password": password}
+        )
         self._client: Client | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         """Set while connected, and when the server refused the user."""
-        self._is_refused = False
+        self._violations = 0
         self._has_begun = False
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._violations >= VIOLATIONS_MIN
 
     @property
     def source(self) -> str:
@@ -210,7 +230,7 @@ class NatsTransport:
 
     def _begin_to_connect(self) -> None:
         self._news.clear()
-        self._is_refused = False
+        self._violations = 0
         self._client = client = Client()
         self._connecting = asyncio.create_task(self._connect(client), name="connect to the bus")
 
@@ -219,11 +239,13 @@ class NatsTransport:
             LOG.warning("bus: %s", str(error) or type(error).__name__)
             # nats-py 2.16 has no class for it where the server is asked again and again.
             if client is self._client and _VIOLATION in str(error).lower():
-                self._is_refused = True
-                self._news.set()
+                self._violations += 1
+                if self._is_refused:
+                    self._news.set()
 
         async def on_connected() -> None:
             if client is self._client:
+                self._violations = 0
                 self._news.set()
 
         async def on_lost() -> None:
@@ -233,8 +255,7 @@ class NatsTransport:
         self._has_begun = True
         await client.connect(
             self._url,
-            user=self._user,
-            password=self._password,
+            **self._login,  # type: ignore[arg-type]
             inbox_prefix=f"_INBOX.{self._org}.{self._channel_id}".encode(),
             max_reconnect_attempts=-1,
             # Typed as int, and slept as it is.

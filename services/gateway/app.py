@@ -18,7 +18,7 @@ from services.gateway.http.ports import Ports
 from services.gateway.requests import DirectoryReader, answers
 from services.gateway.settings import GatewaySettings
 from shared.app import Process
-from shared.bus import Bus, BusAddress
+from shared.bus import Bus
 from shared.clock import SystemClock
 from shared.command import RoomCommands, room_app
 from shared.consume import Consumer
@@ -35,8 +35,7 @@ def process_of(part: str) -> Process:
     """Assemble a part: `http` serves the API, `relay` speaks and listens on the bus."""
     settings = GatewaySettings()
     database = Database(settings.postgres_url.get_secret_value(), schema=ROOM)
-    password = settings.nats_password.get_secret_value() if settings.nats_password else None
-    bus = Bus(BusAddress(settings.nats_url, settings.nats_user, password, ROOM))
+    bus = Bus(settings.bus_address(ROOM))
     process = Process(
         room=ROOM,
         part=part,

@@ -8,6 +8,7 @@ from pydantic import AliasChoices, Field, SecretStr, StringConstraints, field_va
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.gateway.domain.money import parse_usd
+from shared.bus import PLAIN_PREFIX, BusAddress
 
 
 class GatewaySettings(BaseSettings):
@@ -21,10 +22,14 @@ class GatewaySettings(BaseSettings):
     """`postgresql://` URL of the role `gateway_owner`; needed by `migrate` only."""
     nats_url: str
     """`nats://host:port`."""
+    nats_nkey_seed: SecretStr | None = None
+    """Seed of the room's bus user; the embedded server asks for it."""
     nats_user: str | None = None
-    """The room's user; absent where the server asks for none."""
+    """The room's user on a server of somebody else's, where it asks for one."""
     nats_password: SecretStr | None = None
-    """Of that user."""
+    """Its password."""
+    nats_js_prefix: str = PLAIN_PREFIX
+    """What JetStream's API is called in the room's account; `bus` on the embedded server."""
     http_host: str = "127.0.0.1"
     """Address that is listened on."""
     http_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
@@ -56,3 +61,15 @@ class GatewaySettings(BaseSettings):
         """The default cap in nano-USD; None where new organizations have none."""
         text = self.org_monthly_budget_default_usd
         return parse_usd(text) if text else None
+
+    def bus_address(self, room: str) -> BusAddress:
+        """Where the bus is and who connects."""
+        seed, password = self.nats_nkey_seed, self.nats_password
+        return BusAddress(
+            url=self.nats_url,
+            name=room,
+            nkey_seed=seed.get_secret_value() if seed else None,
+            user=self.nats_user,
+            password=password.get_secret_value() if password else None,
+            js_prefix=self.nats_js_prefix,
+        )

@@ -224,11 +224,13 @@ def _parts_of(room: str) -> list[_Part]:
 
 
 def _logged_in(who: str, environment: Mapping[str, str], login: BusLogin) -> dict[str, str]:
-    user, password = (f"RIENDA_{who.upper()}_NATS_{name}" for name in ("USER", "PASSWORD"))
-    kept = {name: value for name, value in environment.items() if name not in (user, password)}
+    prefix = f"RIENDA_{who.upper()}_NATS_"
+    # Nobody's key, and JetStream by its own name: it is all one account there.
+    dropped = {prefix + name for name in ("NKEY_SEED", "JS_PREFIX", "USER", "PASSWORD")}
+    kept = {name: value for name, value in environment.items() if name not in dropped}
     if login.user is None:
         return kept
-    return {**kept, user: login.user, password: login.password or ""}
+    return {**kept, f"{prefix}USER": login.user, f"{prefix}PASSWORD": login.password or ""}
 
 
 def _python(module: str, *arguments: str) -> tuple[str, ...]:

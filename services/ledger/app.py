@@ -14,8 +14,8 @@ from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.reading import Reader
 from services.ledger.settings import Settings
 from shared.app import Loop, Process
-from shared.bus import Bus, BusAddress
-from shared.clock import SystemClock
+from shared.bus import Bus
+from shared.clock import Clock, room_clock
 from shared.command import RoomCommands
 from shared.consume import Consumer
 from shared.db import Database
@@ -33,7 +33,8 @@ PARTS = ("all", "ingest", "answer", "relay")
 def make_process(part: str) -> Process:
     """Assemble one part of the room, or all of it in one process."""
     settings = Settings()
-    bus = Bus(BusAddress(settings.nats_url, settings.nats_user, settings.nats_password, ROOM))
+    clock = room_clock(settings.test_clock)
+    bus = Bus(settings.bus_address(ROOM))
     database = Database(
         settings.postgres_url, schema=ROOM, connections_max=settings.postgres_connections_max
     )
@@ -49,19 +50,19 @@ def make_process(part: str) -> Process:
     loops: list[Loop] = []
     drains: list[Loop] = []
     if part in ("all", "ingest"):
-        consumers = _consumers(database)
+        consumers = _consumers(database, clock)
         process.durables = [consumer.durable for consumer in consumers]
         pullers = [Puller(bus, consumer) for consumer in consumers]
         drains += [puller.drain for puller in pullers]
         loops += [puller.run for puller in pullers]
         for consumer in consumers:
             loops.append(partial(retry_forever, consumer))
-        loops.append(partial(prune_forever, database, SystemClock()))
+        loops.append(partial(prune_forever, database, clock))
         asker = Asker(bus, name=ROOM)
-        loops.append(DirectoryCopy(database=database, asker=asker, clock=SystemClock()).run)
+        loops.append(DirectoryCopy(database=database, asker=asker, clock=clock).run)
     if part in ("all", "answer"):
-        authorizer = Authorizer(database=database, book=RateBook.pinned(), clock=SystemClock())
-        reader = Reader(database=database, clock=SystemClock())
+        authorizer = Authorizer(database=database, book=RateBook.pinned(), clock=clock)
+        reader = Reader(database=database, clock=clock)
         responder = Responder(bus, room=ROOM, answers=answers(authorizer, reader))
         drains.append(responder.drain)
         loops.append(authorizer.group.run)
@@ -84,7 +85,7 @@ def answers(authorizer: Authorizer, reader: Reader) -> dict[str, Answerer]:
     }
 
 
-def _consumers(database: Database) -> list[Consumer]:
+def _consumers(database: Database, clock: Clock) -> list[Consumer]:
     reports = ChannelReports(RateBook.pinned())
     handlers = {
         "CHANNEL": reports.on_batch,
@@ -97,7 +98,7 @@ def _consumers(database: Database) -> list[Consumer]:
             durable=durable,
             database=database,
             handler=handlers[durable.stream],
-            clock=SystemClock(),
+            clock=clock,
         )
         for durable in DURABLES
         if durable.room == ROOM

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.bus import PLAIN_PREFIX, BusAddress
 
 
 class Settings(BaseSettings):
@@ -19,11 +23,28 @@ class Settings(BaseSettings):
     """Connections of one process."""
     nats_url: str
     """`nats://host:port`, or several with commas."""
+    nats_nkey_seed: str | None = Field(default=None, repr=False)
+    """Seed of the room's bus user; the embedded server asks for it."""
     nats_user: str | None = None
-    """The room's bus user."""
+    """The room's user on a server of somebody else's, where it asks for one."""
     nats_password: str | None = Field(default=None, repr=False)
     """Its password."""
+    nats_js_prefix: str = PLAIN_PREFIX
+    """What JetStream's API is called in the room's account; `bus` on the embedded server."""
     http_host: str = "127.0.0.1"
     """Where `/health`, `/ready` and `/metrics` listen."""
     http_port: int = Field(default=8101, ge=1, le=65_535)
     """Their port; each part of the room that runs beside others needs its own."""
+    test_clock: Path | None = None
+    """A file with seconds to add to the clock; for tests of clock steps only."""
+
+    def bus_address(self, room: str) -> BusAddress:
+        """Where the bus is and who connects."""
+        return BusAddress(
+            url=self.nats_url,
+            name=room,
+            nkey_seed=self.nats_nkey_seed,
+            user=self.nats_user,
+            password=self.nats_password,
+            js_prefix=self.nats_js_prefix,
+        )

@@ -36,7 +36,11 @@ FURTHER = {"README.md", "__init__.py", "__main__.py", "migrations"}
 DOORS = {"gateway": ({"http"}, {"console"})}
 """What a room has besides: required, and allowed."""
 HEADINGS = ["Owns", "Does not own", "Hears", "Says", "Answers", "Invariants", "Runbook"]
-SAID_THROUGH = {"shared.audit": "audit_recorded", "shared.noticing": "security_noticed"}
+SAID_THROUGH = {
+    "shared.audit": "audit_recorded",
+    "shared.noticing": "security_noticed",
+    "shared.command": "audit_recorded",
+}
 """Modules of the floor that say an event for the room that calls them."""
 FURTHER_HANDLERS = {
     "services/ledger/handlers/channel.py: on_usage_seen": "a report's sign of life, before the "

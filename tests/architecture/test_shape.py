@@ -33,6 +33,7 @@ FLOOR_NOUNS = (
 )
 FLOOR_WORDS = {
     "shared/audit.py: entry": "an audit entry: the floor numbers it for every room alike",
+    "shared/repair.py: entry": "an operator's repair is an audit entry, too",
 }
 
 

@@ -82,7 +82,7 @@ def _walk(folder: Path) -> Iterator[Path]:
             hidden = path.name.startswith(".") and path.name != ".ci"
             if not hidden and path.name not in NOT_OURS and path.suffix != ".egg-info":
                 yield from _walk(path)
-        elif path.suffix not in BINARY:
+        elif path.suffix not in BINARY and path.name != ".git":  # A file in a further work tree.
             yield path
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.accounts import bench_accounts, bench_floods
 from tests.bench.asking import bench_authorize
 from tests.bench.ingesting import bench_ingest
 from tests.servers import Servers
@@ -37,26 +38,37 @@ async def main(rounds: int, events: int, asks: int) -> None:
         try:
             ingest = await bench_ingest(servers, rounds=rounds, events=events)
             measured, bare = (statistics.median(column) for column in zip(*ingest, strict=True))
-            table.add_row(
+            _add(
+                table,
                 "usage events: stream to entered and acknowledged",
-                f"{measured:,.0f} per s",
-                f"{bare:,.0f} per s",
-                f"{measured / bare:.2f}",
+                "per s",
+                measured,
+                bare,
                 "fetch, insert the bytes, acknowledge",
             )
             for name, unit, measured, bare in await bench_authorize(
                 servers, rounds=rounds, asks=asks
             ):
-                table.add_row(
-                    name,
-                    f"{measured:,.2f} {unit}",
-                    f"{bare:,.2f} {unit}",
-                    f"{measured / bare:.2f}",
-                    "a bare request and reply",
-                )
+                _add(table, name, unit, measured, bare, "a bare request and reply")
+            plain = Servers(Path(folder) / "plain", has_accounts=False)
+            await plain.start()
+            try:
+                for name, unit, measured, bare in await bench_accounts(
+                    servers, plain, rounds=rounds, events=events, asks=asks
+                ):
+                    _add(table, f"through accounts: {name}", unit, measured, bare, "one account")
+            finally:
+                await plain.stop()
         finally:
             await servers.stop()
+    for name, unit, measured, bare in await bench_floods(rounds=rounds):
+        _add(table, name, unit, measured, bare, "the same in quiet")
     console.print(table)
+
+
+def _add(table: Table, name: str, unit: str, measured: float, bare: float, baseline: str) -> None:
+    figures = (f"{measured:,.2f} {unit}", f"{bare:,.2f} {unit}", f"{measured / bare:.2f}")
+    table.add_row(name, *figures, baseline)
 
 
 if __name__ == "__main__":

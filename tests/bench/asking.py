@@ -22,8 +22,8 @@ NUMBERS = count(1)
 ECHO_SOURCE = """
 import asyncio, sys, nats, uvloop
 async def main():
-    url, user, password = sys.argv[1:]
-    client = await nats.connect(url, user=user, password=password, inbox_prefix="_INBOX.ledger")
+    url, seed = sys.argv[1:]
+    client = await nats.connect(url, nkeys_seed_str=seed, inbox_prefix=b"_INBOX.ledger")
     async def answer(message):
         await client.publish(message.reply, message.data)
     await client.subscribe("rienda.ask.*.*.*.ledger.*", queue="ledger", cb=answer)
@@ -70,7 +70,7 @@ async def bench_authorize(
     """p50 and p99 one at a time, and answers per second with 64 askers."""
     figures: dict[str, list[tuple[float, float]]] = {"p50": [], "p99": [], "rate": []}
     for round_ in range(rounds + 1):
-        measured = await _ledger_round(servers, asks)
+        measured = await ledger_asking_round(servers, asks)
         bare = await _bare_round(servers, asks)
         if round_:
             for name in figures:
@@ -94,7 +94,7 @@ async def _figures(ask, asks: int) -> dict[str, float]:
     return {"p50": statistics.median(alone), "p99": ordered[int(0.99 * len(ordered))], "rate": rate}
 
 
-async def _ledger_round(servers: Servers, asks: int) -> dict[str, float]:
+async def ledger_asking_round(servers: Servers, asks: int) -> dict[str, float]:
     await servers.fresh_streams()
     database = await servers.new_database("ledger")
     bus = Bus(servers.bus_address("gateway"))
@@ -128,8 +128,7 @@ async def _bare_round(servers: Servers, asks: int) -> dict[str, float]:
         "-c",
         ECHO_SOURCE,
         address.url,
-        address.user or "",
-        address.password or "",
+        address.nkey_seed or "",
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )

@@ -65,14 +65,14 @@ async def bench_ingest(servers: Servers, *, rounds: int, events: int) -> list[tu
     """Events per second: the ledger's own consumer, and the bare pipe; one pair per round."""
     pairs = []
     for round_ in range(rounds + 1):
-        measured = await _ledger_round(servers, events, seed=2 * round_ + 1)
+        measured = await ledger_ingest_round(servers, events, seed=2 * round_ + 1)
         bare = await _bare_round(servers, events, seed=2 * round_ + 2)
         if round_:
             pairs.append((measured, bare))
     return pairs
 
 
-async def _ledger_round(servers: Servers, events: int, seed: int) -> float:
+async def ledger_ingest_round(servers: Servers, events: int, seed: int) -> float:
     await servers.fresh_streams()
     database = await servers.new_database("ledger")
     await _publish(servers, events, seed)
@@ -110,7 +110,7 @@ async def _bare_round(servers: Servers, events: int, seed: int) -> float:
     await bus.start()
     connection = await asyncpg.connect(database.admin_url.partition("?")[0], ssl=False)
     await connection.execute("CREATE TABLE bare (sequence bigint PRIMARY KEY, body bytea)")
-    subscription = await bus.client.jetstream().pull_subscribe_bind(
+    subscription = await bus.jetstream.pull_subscribe_bind(
         durable=spec.durable, stream=spec.stream, inbox_prefix=f"{bus.inbox_prefix}.".encode()
     )
     started = time.perf_counter()

@@ -16,9 +16,10 @@ from contracts.bootstrap import Credential, IssueCredential, RevokeCredential, R
 from contracts.catalog import DURABLES
 from contracts.errors import Forbidden, Retryable
 from services.host.bootstrap.credentials import BusUsers
+from services.host.bootstrap.keys import new_seed, public_key
 from services.host.embedded.probe import http_get, until
 from shared.bus import Bus, BusAddress
-from shared.pull import subscribe
+from shared.pull import Puller
 from shared.questions import Asker, NobodyAnswers
 from tests.servers import READY_S_MAX, RoomProcess, Servers
 
@@ -33,9 +34,7 @@ async def bootstrap(servers: Servers, fresh_streams: None) -> AsyncIterator[Room
     """The bootstrap process; channel users are gone afterwards."""
     yield await servers.start_bootstrap()
     await servers.end_processes()
-    users = BusUsers(servers.directory.nats_home)
-    users.change_channels(dict.fromkeys(users.channels()))
-    await servers.nats.reload()
+    await servers.remove_channels()
 
 
 @pytest.fixture
@@ -78,8 +77,7 @@ async def log_in(credential: Credential) -> Client:
     assert credential.url
     return await nats.connect(
         credential.url,
-        user=credential.user,
-        password=credential.password,
+        nkeys_seed_str=credential.nkey_seed,
         inbox_prefix=credential.inbox_prefix or "",
         allow_reconnect=False,
         error_cb=_ignore,
@@ -88,6 +86,10 @@ async def log_in(credential: Credential) -> Client:
 
 async def _ignore(error: Exception) -> None:
     """A connection that is cut says so; the test looks whether it is."""
+
+
+def count_reloads(servers: Servers) -> int:
+    return servers.directory.log_path("nats").read_text().count("Reloaded server configuration")
 
 
 async def publish(client: Client, channel: str) -> bytes:
@@ -124,13 +126,13 @@ async def test_a_revoked_channel_is_cut_and_stays_out(
     assert await revoke(gateway, "c1") is False
 
 
-async def test_issuing_again_replaces_the_password_and_cuts_the_old_one(
+async def test_issuing_again_replaces_the_key_and_cuts_the_old_one(
     servers: Servers, bootstrap: RoomProcess, gateway: Asker
 ) -> None:
     old = await issue(gateway, "c1")
     client = await log_in(old)
     new = await issue(gateway, "c1")
-    assert new.password != old.password
+    assert new.nkey_seed != old.nkey_seed
     assert await until(lambda: client.is_closed, wait_s=READY_S_MAX)
     with pytest.raises(nats.errors.Error, match=r"(?i)authorization violation"):
         await log_in(old)
@@ -141,13 +143,51 @@ async def test_many_at_once_share_reloads_and_all_get_in(
     servers: Servers, bootstrap: RoomProcess, gateway: Asker
 ) -> None:
     names = [f"c{number}" for number in range(20)]
+    before = count_reloads(servers)
     credentials = await asyncio.gather(*(issue(gateway, name) for name in names))
     clients = await asyncio.gather(*(log_in(credential) for credential in credentials))
     for client in clients:
         await client.close()
-    reloads = servers.directory.log_path("nats").read_text().count("Reloaded server configuration")
-    assert reloads < len(names)
+    assert count_reloads(servers) - before < len(names)
     assert set(BusUsers(servers.directory.nats_home).channels()) == {f"acme.{n}" for n in names}
+
+
+async def test_nobody_is_disturbed_while_organizations_come_and_go(
+    servers: Servers, bootstrap: RoomProcess, gateway: Asker
+) -> None:
+    """Every client here would stay closed once it is cut: none may reconnect."""
+    staying = [await log_in(await issue(gateway, name)) for name in ("c1", "c2")]
+    acknowledged = 0
+    done = asyncio.Event()
+
+    async def go_on() -> None:
+        nonlocal acknowledged
+        while not done.is_set():
+            try:
+                await publish(staying[0], "c1")
+            except nats.errors.NoRespondersError:
+                continue  # The hole of a reload: it was not taken and is said again.
+            acknowledged += 1
+
+    talking = asyncio.create_task(go_on())
+    for number in range(5):
+        org = f"org-{number}"
+        passing = await log_in(await issue(gateway, "c1", org=org))
+        reply = await passing.request(
+            SUBJECT.format(channel="c1").replace("acme", org), b"{}", timeout=ASK_S_MAX
+        )
+        assert b'"stream":"CHANNEL"' in reply.data
+        assert await revoke(gateway, "c1", org=org) is True
+        assert await until(lambda client=passing: client.is_closed, wait_s=READY_S_MAX)
+    done.set()
+    await talking
+    assert acknowledged > 0
+    for client in staying:
+        assert client.is_connected
+        await client.close()
+    written = (servers.directory.nats_home / "organizations.conf").read_text()
+    assert "ORG_acme" in written
+    assert "ORG_org-" not in written
 
 
 async def test_channels_survive_a_killed_nats_and_a_killed_bootstrap(
@@ -169,11 +209,20 @@ async def test_a_change_that_a_dead_process_only_wrote_holds_after_its_restart(
     credential = await issue(gateway, "c1")
     client = await log_in(credential)
     await bootstrap.kill()
-    BusUsers(servers.directory.nats_home).change_channels({"acme.c1": None, "acme.c9": "pc9"})
+    seeds = {"acme.c9": new_seed(), "fresh.c1": new_seed()}
+    keys = {user: public_key(seed) for user, seed in seeds.items()}
+    BusUsers(servers.directory.nats_home).change_channels({"acme.c1": None, **keys})
     assert client.is_connected
     await bootstrap.start()
     assert await until(lambda: client.is_closed, wait_s=READY_S_MAX)
-    await (await servers.log_in("acme.c9", "pc9")).close()
+    for user, seed in seeds.items():
+        again = await servers.log_in(user, seed)
+        org, _, channel = user.partition(".")
+        reply = await again.request(
+            SUBJECT.format(channel=channel).replace("acme", org), b"{}", timeout=ASK_S_MAX
+        )
+        assert b'"stream":"CHANNEL"' in reply.data
+        await again.close()
 
 
 async def test_answers_nobody_but_the_gateway(
@@ -196,7 +245,7 @@ async def test_says_that_an_external_server_is_its_operators(
     await servers.start_bootstrap(external=True)
     credential = await issue(gateway, "c1")
     assert not credential.available
-    assert credential.password is None
+    assert credential.nkey_seed is None
     assert await revoke(gateway, "c1") is False
 
 
@@ -268,12 +317,18 @@ async def test_a_room_hears_its_durables_with_its_rights_alone(
             heard.append(message.subject)
             await message.ack()
 
-    for durable in DURABLES:
-        if durable.room == "ledger":
-            subscribe(bus, SimpleNamespace(durable=durable, on_messages=on_messages))
-    await bus.start()
+    durables = [durable for durable in DURABLES if durable.room == "ledger"]
+    await bus.start(durables)
+    pulling = [
+        asyncio.create_task(
+            Puller(bus, SimpleNamespace(durable=durable, on_messages=on_messages)).run()
+        )
+        for durable in durables
+    ]
     client = await log_in(await issue(gateway, "c1"))
     await publish(client, "c1")
     assert await until(lambda: SUBJECT.format(channel="c1") in heard, wait_s=READY_S_MAX)
+    for task in pulling:
+        task.cancel()
     await client.close()
     await bus.stop()

@@ -6,6 +6,7 @@ import asyncio
 import random
 from contextlib import AsyncExitStack
 from decimal import Decimal
+from itertools import count
 from typing import Any
 
 import asyncpg
@@ -15,6 +16,8 @@ from contracts.channel import Tokens
 from contracts.envelope import Event, encode
 from contracts.types import Wire
 from services.ledger.domain.pricing import price_usage
+from shared.bus import Bus, BusUnavailable
+from shared.outbox import Message
 from tests.factories import MODEL, Feed, finished, started, usage
 from tests.ledger_room import BOOK
 from tests.servers import DEPLOYMENT_KEY, RoomProcess, Servers
@@ -28,7 +31,9 @@ PARTS = (
     ("ledger", "relay"),
 )
 MODELS = (("anthropic", MODEL), ("openai", "gpt-5"), ("deepseek", "deepseek-chat"))
+CHANNELS = {"acme": ("c1", "c2"), "flood": ("f1",)}
 SAY_AGAIN_S = 0.2
+FLOOD_EVENTS = 1_500
 
 
 class World:
@@ -42,28 +47,41 @@ class World:
         self.http = httpx.AsyncClient(timeout=10)
         self.keys: dict[str, str] = {}
         self.kills = 0
+        self.poison = 0
+        self.numbers = count(1)
+        self.clock_file = servers.directory.path / "test-clock"
 
     async def start(self, stack: AsyncExitStack) -> None:
+        self.step_clock(0)
         self.database = await self.servers.new_database("gateway", "ledger")
         await self.servers.fresh_streams()
         stack.push_async_callback(self.http.aclose)
         self.bootstrap = await self.servers.start_bootstrap()
         stack.push_async_callback(self.bootstrap.kill)
         started_ = await asyncio.gather(
-            *(self.servers.start_room(room, part, self.database) for room, part in PARTS)
+            *(
+                self.servers.start_room(
+                    room,
+                    part,
+                    self.database,
+                    environment={"RIENDA_LEDGER_TEST_CLOCK": str(self.clock_file)},
+                )
+                for room, part in PARTS
+            )
         )
-        self.processes = list(started_)
+        self.processes = [*started_, self.bootstrap]
         for process in self.processes:
             stack.push_async_callback(process.kill)
         self.url = f"{self.processes[0].url}/api/v1"
-        await self._post("/orgs", {"org_id": "acme", "name": "Acme", "monthly_budget_usd": None})
-        for channel_id in ("c1", "c2"):
-            made = await self._post(
-                "/channels",
-                {"channel_id": channel_id, "name": channel_id, "rights": ["backfill"]},
-                {"X-Organization-Id": "acme"},
-            )
-            self.keys[channel_id] = made["api_key"]
+        for org, channels in CHANNELS.items():
+            await self._post("/orgs", {"org_id": org, "name": org, "monthly_budget_usd": None})
+            for channel_id in channels:
+                made = await self._post(
+                    "/channels",
+                    {"channel_id": channel_id, "name": channel_id, "rights": ["backfill"]},
+                    {"X-Organization-Id": org},
+                )
+                self.keys[channel_id] = made["api_key"]
 
     async def _post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Any:
         answer = await self.http.post(
@@ -134,6 +152,45 @@ class World:
                 )
         return [_event(data, channel_id, f"{run_id}/{n}") for n, data in enumerate(said)]
 
+    async def flood(self) -> None:
+        """One organization reports as much at once as it can."""
+        number = len(self.said)
+        events = [
+            _event(usage(f"f-{number}-{n}", f"f-{number}"), "f1", f"f-{number}-{n}", org="flood")
+            for n in range(FLOOD_EVENTS)
+        ]
+        ends = [started(f"f-{number}"), finished(f"f-{number}")]
+        events += [
+            _event(data, "f1", f"f-{number}-end-{n}", org="flood") for n, data in enumerate(ends)
+        ]
+        for first in range(0, len(events), 100):
+            await self.say_until_heard("f1", events[first : first + 100])
+
+    async def publish_poison(self) -> None:
+        """What no gateway lets through, straight onto the stream."""
+        good = Feed().channel(started("poison"))
+        bodies = [b"\xff not json", good.body.replace(b"acme", b"beta"), b"[" * 5_000, b"{}"]
+        bus = Bus(self.servers.bus_address("gateway"))
+        await bus.start()
+        try:
+            for body in bodies:
+                number = next(self.numbers)
+                message = Message(good.subject, f"poison-{number}", body + b" " * number)
+                while True:
+                    try:
+                        await bus.publish(message)
+                    except BusUnavailable:
+                        await asyncio.sleep(SAY_AGAIN_S)
+                    else:
+                        break
+                self.poison += 1
+        finally:
+            await bus.stop()
+
+    def step_clock(self, seconds: int) -> None:
+        """Move the ledger's clock."""
+        self.clock_file.write_text(str(seconds))
+
     async def kill_something(self) -> None:
         """SIGKILL one process and start it again."""
         process = self.chance.choice(self.processes)
@@ -147,11 +204,11 @@ class World:
                 process.launch()
             await process.wait_until_ready()
 
-    def expected_nanousd(self) -> int:
+    def expected_nanousd(self, org: str | None = None) -> int:
         """The bill of what was said: the best report of each request, priced once."""
         best: dict[str, tuple[Any, int]] = {}
         for event in self.said:
-            if not hasattr(event.data, "request_id"):
+            if not hasattr(event.data, "request_id") or org not in (None, event.subject):
                 continue
             report = event.data
             rank = (report.tokens.output, report.tokens.input)
@@ -172,6 +229,9 @@ class World:
                     (SELECT count(*) FROM ledger.request) AS requests,
                     (SELECT count(*) FROM ledger.retry) AS retries,
                     (SELECT count(*) FROM ledger.dead_letter) AS dead,
+                    (SELECT count(*) FROM ledger.dead_letter
+                        WHERE reason NOT IN ('not_json', 'wrong_organization', 'invalid_field'))
+                        AS dead_unmeant,
                     (SELECT count(*) FROM ledger.outbox WHERE published_at IS NULL) AS unsaid
                 """
             )
@@ -181,6 +241,7 @@ class World:
 
     async def settled(self) -> dict[str, Any]:
         """What is entered once everything that was said is handled and said on."""
+        self.step_clock(7_200)  # whatever was put off at a stepped clock is due
         requests = {
             event.data.request_id for event in self.said if hasattr(event.data, "request_id")
         }
@@ -192,16 +253,16 @@ class World:
                 seen["bill"] == wanted
                 and seen["requests"] == len(requests)
                 and seen["runs"] == len(runs)
+                and seen["dead"] == self.poison
                 and not (seen["unfinished"] or seen["retries"] or seen["unsaid"])
             )
 
         try:
             return await eventually(self.entered, holds, wait_s=90)
         except AssertionError as error:
-            words = [f"{p.name}: {p.pid}{p._last_words()}" for p in self.processes]
             raise AssertionError(
                 f"{error}\nwanted: bill {wanted}, {len(requests)} requests, {len(runs)} runs\n"
-                + "\n".join(words)
+                f"{self.last_words()}"
             ) from None
 
     async def spend(self) -> Any:
@@ -215,16 +276,19 @@ class World:
             params={"from": "2026-01-01T00:00:00Z"},
             headers={"Authorization": f"Bearer {made['api_key']}"},
         )
-        assert answer.is_success, answer.text
+        assert answer.is_success, f"{answer.text}\n{self.last_words()}"
         return answer.json()
+
+    def last_words(self) -> str:
+        return "\n".join(f"{p.name}: {p.pid}{p._last_words()}" for p in self.processes)
 
 
 def nanousd(text: str) -> int:
     return int(Decimal(text) * 10**9)
 
 
-def _event(data: Wire, channel_id: str, event_id: str) -> Event[Any]:
-    delivery = Feed().channel(data, channel_id=channel_id, event_id=event_id)
+def _event(data: Wire, channel_id: str, event_id: str, *, org: str = "acme") -> Event[Any]:
+    delivery = Feed().channel(data, org=org, channel_id=channel_id, event_id=event_id)
     from contracts.upcast import read_event
 
     return read_event(delivery.subject, delivery.body)[1]

@@ -74,6 +74,7 @@ class BusCredential(Wire):
     url: str | None = None
     user: str | None = None
     password: str | None = Field(default=None, repr=False)
+    nkey_seed: str | None = Field(default=None, repr=False)
     inbox_prefix: str | None = None
 
 

@@ -66,7 +66,6 @@ _FLAGS_OFF: Final = (
     "sealed",
     "mirror",
     "sources",
-    "republish",
     "subject_transform",
     "subject_delete_marker_ttl",
 )
@@ -106,7 +105,19 @@ def stream_config(spec: StreamSpec) -> api.StreamConfig:
         duplicate_window=spec.duplicate_window_s,
         # Single messages of a record cannot be taken out, not even by an administrator.
         deny_delete=spec.storage == "file",
+        republish=_heard_copies(spec) if spec.is_heard else None,
     )
+
+
+def _heard_copies(spec: StreamSpec) -> api.RePublish:
+    """What channels hear.
+
+    Messages that crossed accounts once are not exported again; copies that the stream itself
+    publishes are (dependencies.md 10, pitfall 3).
+    """
+    (subject,) = spec.subjects
+    copies = subject.replace("rienda.event.*", "rienda.heard.{{wildcard(1)}}", 1)
+    return api.RePublish(src=subject, dest=copies)
 
 
 def durable_config(spec: DurableSpec) -> api.ConsumerConfig:
@@ -219,6 +230,15 @@ def _compare_behaviour(wanted: api.StreamConfig, found: api.StreamConfig) -> Ite
             found.deny_delete,
             "safe" if wanted.deny_delete else "recreate",
             "" if wanted.deny_delete else "the server never takes this protection back",
+        )
+    if _plain(wanted, "republish") != _plain(found, "republish"):
+        yield Difference(
+            name,
+            "republish",
+            _plain(wanted, "republish"),
+            _plain(found, "republish"),
+            "decide" if found.republish else "safe",
+            "channels would no longer hear what they hear now" if found.republish else "",
         )
     if wanted.description != found.description:
         yield Difference(name, "description", wanted.description, found.description, "safe")

@@ -1,4 +1,4 @@
-"""The bus users on disk: one private record, and the configuration that is written from it.
+"""The bus users of channels on disk: one private record, and the configuration written from it.
 
 Two processes write here: whoever starts the server, and the bootstrap process that makes channel
 users while it runs. The one thing not to break: both hold the file lock, the record is written
@@ -13,35 +13,40 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from services.host.bootstrap.accounts import BUS
 from services.host.bootstrap.nats_config import (
+    ORGANIZATIONS_FILE,
     STORE_FOLDER,
-    USERS_FILE,
     BusLogins,
     Listen,
+    organizations_text,
     server_text,
-    users_text,
 )
 from services.host.datadir import write_private
 from services.host.errors import DataDirBroken
 
-SERVER_FILE = "nats.conf"
-RECORD_FILE = "users.json"
-LOCK_FILE = "users.lock"
+SERVER_FILE: Final = "nats.conf"
+RECORD_FILE: Final = "users.json"
+LOCK_FILE: Final = "users.lock"
+ONE_ACCOUNT_FILE: Final = "users.conf"
+"""Written when the bus was one account; it held passwords."""
+ONE_ACCOUNT: Final = "RIENDA"
+"""The account that held the streams then."""
 
 
 class UsersRecord(BaseModel):
-    """Every user of the account with its password (`users.json`, mode 0600)."""
+    """Every channel's user (`users.json`, mode 0600)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Records from before there were keys also hold the deployment's own passwords: dropped.
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
-    bootstrap: str
-    system: str
-    rooms: dict[str, str]
     channels: dict[str, str] = {}
-    """`<org>.<channel>` to password."""
+    """`<org>.<channel>` to its public key; to its password in a record from before keys, which
+    holds until the channel is issued again."""
 
 
 class BusUsers:
@@ -60,24 +65,17 @@ class BusUsers:
         record = self._read()
         return dict(record.channels) if record else {}
 
-    def keep(self, logins: BusLogins) -> None:
-        """Record the deployment's own users, keep the channels, write `users.conf`.
+    def keep(self) -> None:
+        """Begin the record, or keep what is there, and write the configuration from it.
 
         Errors: DataDirBroken.
         """
         with self._locked():
-            old = self._read()
-            self._write(
-                UsersRecord(
-                    bootstrap=logins.bootstrap,
-                    system=logins.system,
-                    rooms=dict(logins.rooms),
-                    channels=old.channels if old else {},
-                )
-            )
+            self._write(self._read() or UsersRecord())
+            (self._folder / ONE_ACCOUNT_FILE).unlink(missing_ok=True)
 
     def change_channels(self, changes: Mapping[str, str | None]) -> None:
-        """Give channel users a password, or remove them (None), and write `users.conf`.
+        """Give channel users a public key, or remove them (None), and write the configuration.
 
         Errors: DataDirBroken, also when the server was never configured from this folder.
         """
@@ -86,14 +84,13 @@ class BusUsers:
             if record is None:
                 raise DataDirBroken(self._path, "it is missing")
             merged: dict[str, str | None] = {**record.channels, **changes}
-            kept = {name: password for name, password in merged.items() if password is not None}
-            self._write(record.model_copy(update={"channels": kept}))
+            kept = {name: key for name, key in merged.items() if key is not None}
+            self._write(UsersRecord(channels=kept))
 
     def _write(self, record: UsersRecord) -> None:
-        logins = BusLogins(record.bootstrap, record.system, record.rooms)
-        text = users_text(logins, record.channels)
+        text = organizations_text(record.channels)
         write_private(self._path, record.model_dump_json(indent=2) + "\n")
-        write_private(self._folder / USERS_FILE, text)
+        write_private(self._folder / ORGANIZATIONS_FILE, text)
 
     def _read(self) -> UsersRecord | None:
         try:
@@ -123,14 +120,23 @@ class ServerConfig:
     logins: BusLogins
 
     def __call__(self, home: Path) -> Path:
-        """Write `nats.conf` and `users.conf` into `home`, channel users included.
+        """Write `nats.conf` and `organizations.conf` into `home`.
 
         Errors: DataDirBroken.
         """
-        BusUsers(home).keep(self.logins)
-        path = home / SERVER_FILE
-        store = home.absolute() / STORE_FOLDER
-        write_private(
-            path, server_text(self.listen, store=store, system_password=self.logins.system)
-        )
+        BusUsers(home).keep()
+        path, store = home / SERVER_FILE, home.absolute() / STORE_FOLDER
+        _move_one_account(store)
+        write_private(path, server_text(self.listen, self.logins, store=store))
         return path
+
+
+def _move_one_account(store: Path) -> None:
+    """Take over the streams of a directory whose bus was one account.
+
+    The server keeps an account's streams in a folder of its name; a server that runs has either
+    none of the old name or both, so that this does something only before a start.
+    """
+    accounts = store / "jetstream"
+    if (accounts / ONE_ACCOUNT).is_dir() and not (accounts / BUS).exists():
+        (accounts / ONE_ACCOUNT).rename(accounts / BUS)

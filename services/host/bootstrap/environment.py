@@ -1,4 +1,4 @@
-"""The environment of every process that the host starts: who logs in where, with which password.
+"""The environment of every process that the host starts: who logs in where, and with what.
 
 The one thing not to break: a process gets what it needs and nothing more. No room ever sees the
 superuser's address, another room's password or the password of its own owner (only `migrate` does).
@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from contracts.catalog import ROOMS
-from services.host.bootstrap.nats_config import BOOTSTRAP_USER, SYSTEM_USER, BusLogins
+from services.host.bootstrap.keys import new_seed
+from services.host.bootstrap.nats_config import BusLogins
+from services.host.bootstrap.rights import JETSTREAM_PREFIX
 
 DATABASE: Final = "rienda"
 PASSED_ON: Final = ("PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONPATH")
@@ -43,19 +45,32 @@ def all_roles(rooms: Sequence[str] = ROOMS) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Logins:
-    """Every password of a deployment."""
+    """Every secret of a deployment."""
 
     bus: BusLogins
     roles: dict[str, str]
     """Postgres role to password; two for each room."""
 
 
-def make_logins(secret: Callable[[str], str]) -> Logins:
-    """Take every password from a store that makes each once (`DataDir.secret`)."""
+class SecretStore(Protocol):
+    """What makes each secret once and keeps it (`DataDir.secret`)."""
+
+    def __call__(self, name: str, *, make: Callable[[], str] | None = None) -> str:
+        """Return the secret of that name; `make` says how, where it is no password."""
+        ...
+
+
+def make_logins(secret: SecretStore) -> Logins:
+    """Take every seed and password from a store that makes each once."""
+
+    def seed(user: str) -> str:
+        return secret(f"nats_seed_{user}", make=new_seed)
+
     bus = BusLogins(
-        bootstrap=secret("nats_bootstrap"),
-        system=secret("nats_sys"),
-        rooms={room: secret(f"nats_{room}") for room in ROOMS},
+        bootstrap=seed("bootstrap"),
+        system=seed("sys"),
+        witness=seed("witness"),
+        rooms={room: seed(room) for room in ROOMS},
     )
     return Logins(bus, {role: secret(f"postgres_{role}") for role in all_roles()})
 
@@ -91,8 +106,8 @@ def room_environment(
         room,
         POSTGRES_URL=_role_url(deployment, runtime_role(room)),
         NATS_URL=deployment.nats_url,
-        NATS_USER=room,
-        NATS_PASSWORD=deployment.logins.bus.rooms[room],
+        NATS_NKEY_SEED=deployment.logins.bus.rooms[room],
+        NATS_JS_PREFIX=JETSTREAM_PREFIX,
         HTTP_HOST=http_host,
         HTTP_PORT=str(http_port),
     )
@@ -111,8 +126,7 @@ def prepare_environment(deployment: Deployment) -> dict[str, str]:
         DATABASE=deployment.database,
         ROLE_PASSWORDS=json.dumps(deployment.logins.roles),
         NATS_URL=deployment.nats_url,
-        NATS_USER=BOOTSTRAP_USER,
-        NATS_PASSWORD=deployment.logins.bus.bootstrap,
+        NATS_NKEY_SEED=deployment.logins.bus.bootstrap,
     )
 
 
@@ -128,15 +142,13 @@ def serve_environment(
     `config_folder` is where the embedded server's configuration lies; None with an external server.
     """
     embedded = {
-        "SYS_USER": SYSTEM_USER,
-        "SYS_PASSWORD": deployment.logins.bus.system,
+        "SYS_NKEY_SEED": deployment.logins.bus.system,
         "CONFIG_FOLDER": str(config_folder),
     }
     return _named(
         "bootstrap",
         NATS_URL=deployment.nats_url,
-        NATS_USER=BOOTSTRAP_USER,
-        NATS_PASSWORD=deployment.logins.bus.bootstrap,
+        NATS_NKEY_SEED=deployment.logins.bus.bootstrap,
         HTTP_HOST=http_host,
         HTTP_PORT=str(http_port),
         **(embedded if config_folder else {}),

@@ -1,7 +1,7 @@
-"""The text of nats-server's configuration: a fixed part, and the users that it includes.
+"""The text of nats-server's configuration: a fixed part, and the organizations that it includes.
 
 The one thing not to break: both texts are functions of their arguments alone, so that the server
-can be configured again at any moment from what is recorded.
+can be configured again at any moment from what is recorded; and neither holds a secret.
 
 Source: dependencies.md 1.4 and 10 (layout that ran); design.md 2 for the limits.
 """
@@ -9,36 +9,47 @@ Source: dependencies.md 1.4 and 10 (layout that ran); design.md 2 for the limits
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from contracts.catalog import ROOMS
-from services.host.bootstrap.rights import Rights, channel_rights, room_rights
+from contracts.catalog import EVENTS, ROOMS, EventType
+from services.host.bootstrap.accounts import (
+    SYSTEM,
+    Account,
+    as_configuration,
+    bus_account,
+    org_account_of,
+    room_account_of,
+    system_account,
+    witness_account,
+)
+from services.host.bootstrap.keys import public_key
+from services.host.bootstrap.rights import BOOTSTRAP
 
-ACCOUNT: Final = "RIENDA"
-SYSTEM_ACCOUNT: Final = "SYS"
-BOOTSTRAP_USER: Final = "bootstrap"
+BOOTSTRAP_USER: Final = BOOTSTRAP
 SYSTEM_USER: Final = "sys"
+WITNESS_USER: Final = "witness"
 FILE_STORE_MAX: Final = "8GB"
 """More than the sum of the catalogue's file streams, so that each can reach its own limit."""
 MEMORY_STORE_MAX: Final = "128MB"
 SYNC_INTERVAL: Final = "2s"
 """What the server acknowledged may be lost for so long by a power cut (design.md 2)."""
 PAYLOAD_MAX: Final = "1MB"
-USERS_FILE: Final = "users.conf"
+ORGANIZATIONS_FILE: Final = "organizations.conf"
 STORE_FOLDER: Final = "jetstream"
 
 
 @dataclass(frozen=True, slots=True)
 class BusLogins:
-    """Passwords of the users that the deployment itself has; texts of a letter and hex digits."""
+    """Seeds of the users that the deployment itself has."""
 
-    bootstrap: str
-    system: str
-    rooms: Mapping[str, str]
-    """Room to password; one for each room of the catalogue."""
+    bootstrap: str = field(repr=False)
+    system: str = field(repr=False)
+    witness: str = field(repr=False)
+    rooms: Mapping[str, str] = field(repr=False)
+    """Room to seed; one for each room of the catalogue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +61,19 @@ class Listen:
     host: str = "127.0.0.1"
 
 
-def server_text(listen: Listen, *, store: Path, system_password: str) -> str:
-    """Write the fixed part; it includes `users.conf`, relative to its own folder."""
+def server_text(listen: Listen, logins: BusLogins, *, store: Path) -> str:
+    """Write the fixed part; it includes `organizations.conf`, relative to its own folder.
+
+    Errors: ValueError when a room has no seed.
+    """
+    if missing := sorted(set(ROOMS) - set(logins.rooms)):
+        raise ValueError(f"no bus key for {', '.join(missing)}")
+    accounts = (
+        bus_account(public_key(logins.bootstrap)),
+        witness_account(public_key(logins.witness)),
+        system_account(public_key(logins.system)),
+        *(room_account_of(room, public_key(logins.rooms[room])) for room in ROOMS),
+    )
     return f"""\
 # Written by Rienda at every start of the server; changes are overwritten.
 server_name: rienda
@@ -66,41 +88,46 @@ jetstream {{
   sync_interval: "{SYNC_INTERVAL}"
 }}
 accounts {{
-  {ACCOUNT} {{
-    jetstream: enabled
-    include "{USERS_FILE}"
-  }}
-  {SYSTEM_ACCOUNT} {{
-    users: [ {{ user: {SYSTEM_USER}, password: {_quote(system_password)} }} ]
-  }}
+{_accounts_text(accounts)}
+include "{ORGANIZATIONS_FILE}"
 }}
-system_account: {SYSTEM_ACCOUNT}
+system_account: {SYSTEM}
 """
 
 
-def users_text(logins: BusLogins, channels: Mapping[str, str]) -> str:
-    """Write the users of the account: bootstrap, every room, every channel.
+def organizations_text(channels: Mapping[str, str], events: Sequence[EventType] = EVENTS) -> str:
+    """Write the account of every organization that has a channel.
 
-    `channels` maps `<org>.<channel>` to its password. The whole list is one file because the
-    configuration language takes an `include` in a map, not in a list.
+    `channels` maps `<org>.<channel>` to its public key, or to its password where it was made before
+    there were keys.
 
-    Errors: ValueError when a room has no password or a channel's name is malformed.
+    Errors: ValueError when a channel's name is malformed.
     """
-    if missing := sorted(set(ROOMS) - set(logins.rooms)):
-        raise ValueError(f"no bus password for {', '.join(missing)}")
-    lines = [f"  {{ user: {BOOTSTRAP_USER}, password: {_quote(logins.bootstrap)} }}"]
-    lines += [_user(room, logins.rooms[room], room_rights(room)) for room in ROOMS]
-    for name, password in sorted(channels.items()):
+    by_org: dict[str, dict[str, str]] = {}
+    for name, key in channels.items():
         org, _, channel_id = name.partition(".")
-        lines.append(_user(name, password, channel_rights(org, channel_id)))
-    return "users: [\n" + "\n".join(lines) + "\n]\n"
+        by_org.setdefault(org, {})[channel_id] = key
+    accounts = [org_account_of(org, by_org[org], events) for org in sorted(by_org)]
+    return f"# One account for each organization with channels.\n{_accounts_text(accounts)}\n"
 
 
-def _user(name: str, password: str, rights: Rights) -> str:
+def _accounts_text(accounts: Sequence[Account]) -> str:
+    """One line for each list of an account; the server reads JSON as its own language."""
+    return "\n".join(
+        f"{_quote(account.name)}: {_block(as_configuration(account))}" for account in accounts
+    )
+
+
+def _block(settings: Mapping[str, Any]) -> str:
+    lines = [f"  {_quote(name)}: {_value(value)}" for name, value in settings.items()]
+    return "{\n" + "\n".join(lines) + "\n}"
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
     return (
-        f"  {{ user: {_quote(name)}, password: {_quote(password)}, permissions: {{\n"
-        f"      publish: {{ allow: {json.dumps(rights.publish)} }}\n"
-        f"      subscribe: {{ allow: {json.dumps(rights.subscribe)} }} }} }}"
+        "[\n" + "\n".join(f"    {json.dumps(one, ensure_ascii=False)}" for one in value) + "\n  ]"
     )
 
 

@@ -1,9 +1,9 @@
-"""Making the running server read its configuration again, and proving that a user can log in.
+"""Making the running server read its configuration again, and proving that a user gets through.
 
 The one thing not to break: `reload` returns only after the server said that it uses the new file.
 
 Source: dependencies.md 10 (a broken file is answered with an error and the old one stays; a
-removed user or a changed password is cut at once).
+removed user or account is cut at once; what a new account imports works after a second reload).
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import nats
 import nats.errors
 
 from contracts.errors import Retryable
+from services.host.bootstrap.rights import inbox_prefix, probe_subject
 from services.host.errors import NatsConfigRefused
 from shared.bus import CONNECT_S_MAX, RECONNECT_WAIT_S
 from shared.log import logger
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+    from nats.aio.msg import Msg
 
 PING_SUBJECT: Final = "$SYS.REQ.SERVER.PING"
 RELOAD_SUBJECT: Final = "$SYS.REQ.SERVER.{server}.RELOAD"
 PING_S_MAX: Final = 2.0
+PROBE_S_MAX: Final = 2.0
+PROBE_ANSWER: Final = b"here"
 RELOAD_S_MAX: Final = 15.0
 """5 000 organizations reload in 0.9 s (dependencies.md 10)."""
 
@@ -32,11 +36,10 @@ RELOAD_S_MAX: Final = 15.0
 class SystemConnection:
     """The system account's connection to one server; for a cluster every server needs the file."""
 
-    def __init__(self, url: str, *, user: str, password: str) -> None:
+    def __init__(self, url: str, *, nkey_seed: str) -> None:
         """Prepare; `connect` connects."""
         self._url = url
-        self._user = user
-        self._password = password
+        self._nkey_seed = nkey_seed
         self._client: Client | None = None
 
     @property
@@ -51,8 +54,7 @@ class SystemConnection:
         """
         self._client = await nats.connect(
             self._url,
-            user=self._user,
-            password=self._password,
+            nkeys_seed_str=self._nkey_seed,
             name="bootstrap sys",
             connect_timeout=CONNECT_S_MAX,
             max_reconnect_attempts=-1,
@@ -89,17 +91,28 @@ class SystemConnection:
         return answer
 
 
-async def can_log_in(url: str, *, user: str, password: str) -> bool:
-    """Tell whether the server takes these credentials.
+async def answer_probes(client: Client) -> None:
+    """Answer every organization that asks whether its imports work, until the client closes."""
 
-    Errors: Retryable when it does not answer at all.
+    async def answer(message: Msg) -> None:
+        if message.reply:
+            await client.publish(message.reply, PROBE_ANSWER)
+
+    await client.subscribe(probe_subject("*"), cb=answer)
+    await client.flush()
+
+
+async def gets_through(url: str, *, user: str, nkey_seed: str) -> bool:
+    """Tell whether the server takes this key, and what the user's account imports arrives.
+
+    Errors: Retryable when the server does not answer at all.
     """
     try:
         client = await nats.connect(
             url,
-            user=user,
-            password=password,
+            nkeys_seed_str=nkey_seed,
             name="bootstrap probe",
+            inbox_prefix=inbox_prefix(user).encode(),
             allow_reconnect=False,
             connect_timeout=CONNECT_S_MAX,
             error_cb=_keep_quiet,
@@ -109,8 +122,13 @@ async def can_log_in(url: str, *, user: str, password: str) -> bool:
         if "authorization violation" in str(error).lower():
             return False
         raise Retryable("the bus is away: try again", reason="bus_away") from error
-    await client.close()
-    return True
+    try:
+        subject = probe_subject(user.partition(".")[0])
+        return (await client.request(subject, b"", timeout=PROBE_S_MAX)).data == PROBE_ANSWER
+    except (nats.errors.Error, TimeoutError):
+        return False
+    finally:
+        await client.close()
 
 
 async def _log_error(error: Exception) -> None:

@@ -26,9 +26,9 @@ from services.host.bootstrap.channel_users import ChannelUsers
 from services.host.bootstrap.credentials import BusUsers
 from services.host.bootstrap.database import prepare_postgres
 from services.host.bootstrap.errors import ServerUnusable
-from services.host.bootstrap.reload import SystemConnection, can_log_in
+from services.host.bootstrap.reload import SystemConnection, answer_probes, gets_through
 from services.host.bootstrap.rights import channel_user, inbox_prefix
-from services.host.bootstrap.settings import PrepareSettings, ServeSettings
+from services.host.bootstrap.settings import NAME, PrepareSettings, ServeSettings
 from services.host.bootstrap.streams import (
     Catalogue,
     Decision,
@@ -36,12 +36,11 @@ from services.host.bootstrap.streams import (
     prepare_streams,
 )
 from services.host.errors import HostError
-from shared.bus import CONNECT_S_MAX, RECONNECT_WAIT_S, Bus, BusAddress
+from shared.bus import CONNECT_S_MAX, RECONNECT_WAIT_S, Bus
 from shared.health import health_server
 from shared.log import logger
 from shared.questions import Question, Responder
 
-NAME: Final = "bootstrap"
 ASKER: Final = "gateway"
 WATCH_S: Final = 2.0
 
@@ -99,8 +98,7 @@ async def _connect(settings: PrepareSettings) -> Client:
     try:
         return await nats.connect(
             settings.nats_url,
-            user=settings.nats_user,
-            password=settings.password,
+            **settings.address.login,
             name=NAME,
             allow_reconnect=False,
             connect_timeout=CONNECT_S_MAX,
@@ -137,16 +135,14 @@ class Answers:
         _require_gateway(question)
         wanted: IssueCredential = question.data
         if self._users is None:
-            return Credential(
-                available=False, url=None, user=None, password=None, inbox_prefix=None
-            )
+            return Credential(available=False, url=None, user=None, inbox_prefix=None)
         user = channel_user(wanted.org, wanted.channel_id)
-        password = await self._users.issue(wanted.org, wanted.channel_id)
+        seed = await self._users.issue(wanted.org, wanted.channel_id)
         return Credential(
             available=True,
             url=self._channel_url,
             user=user,
-            password=password,
+            nkey_seed=seed,
             inbox_prefix=inbox_prefix(user),
         )
 
@@ -175,20 +171,16 @@ class BootstrapProcess:
 
     def __init__(self, settings: ServeSettings) -> None:
         """Assemble; nothing is connected before `run`."""
-        self._bus = Bus(
-            BusAddress(settings.nats_url, settings.nats_user, settings.password, name=NAME)
-        )
+        self._bus = Bus(settings.address)
         self._system: SystemConnection | None = None
         self._users: ChannelUsers | None = None
-        if settings.config_folder and settings.sys_user and settings.sys_password:
+        if settings.config_folder and settings.sys_nkey_seed:
             self._system = SystemConnection(
-                settings.nats_url,
-                user=settings.sys_user,
-                password=settings.sys_password.get_secret_value(),
+                settings.nats_url, nkey_seed=settings.sys_nkey_seed.get_secret_value()
             )
 
-            async def probe(*, user: str, password: str) -> bool:
-                return await can_log_in(settings.nats_url, user=user, password=password)
+            async def probe(*, user: str, nkey_seed: str) -> bool:
+                return await gets_through(settings.nats_url, user=user, nkey_seed=nkey_seed)
 
             self._users = ChannelUsers(BusUsers(settings.config_folder), self._system, probe)
         answers = Answers(self._users, channel_url=settings.channel_nats_url or settings.nats_url)
@@ -226,6 +218,7 @@ class BootstrapProcess:
 
     async def _start(self) -> None:
         await self._bus.connect()
+        await answer_probes(self._bus.client)
         while self._users and self._system:
             try:
                 if not self._system.is_up:

@@ -16,8 +16,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from contracts.catalog import CHANNEL_AGE_S
 from services.host.bootstrap.environment import DATABASE, all_roles
 from services.host.bootstrap.errors import BootstrapSettingsMissing
+from shared.bus import BusAddress
 
 PREFIX: Final = "RIENDA_BOOTSTRAP_"
+NAME: Final = "bootstrap"
 Port = Annotated[int, Field(ge=1, le=65_535)]
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
@@ -35,15 +37,23 @@ class _BusSettings(BaseSettings):
 
     nats_url: str
     """Address of the bus, without credentials."""
+    nats_nkey_seed: SecretStr | None = None
+    """Seed of the user of the account that holds JetStream; the embedded server asks for it."""
     nats_user: str | None = None
-    """User of the account that holds JetStream; none where the server asks for none."""
+    """The same user's name on a server of somebody else's, where it asks for one."""
     nats_password: SecretStr | None = None
     """Its password."""
 
     @property
-    def password(self) -> str | None:
-        """The password in the clear."""
-        return self.nats_password.get_secret_value() if self.nats_password else None
+    def address(self) -> BusAddress:
+        """Where the bus is and who signs in, secrets in the clear."""
+        return BusAddress(
+            url=self.nats_url,
+            name=NAME,
+            nkey_seed=self.nats_nkey_seed.get_secret_value() if self.nats_nkey_seed else None,
+            user=self.nats_user,
+            password=self.nats_password.get_secret_value() if self.nats_password else None,
+        )
 
 
 class PrepareSettings(_BusSettings):
@@ -62,10 +72,8 @@ class PrepareSettings(_BusSettings):
 class ServeSettings(_BusSettings):
     """What `serve` needs."""
 
-    sys_user: str | None = None
-    """User of the system account of the embedded server."""
-    sys_password: SecretStr | None = None
-    """Its password."""
+    sys_nkey_seed: SecretStr | None = None
+    """Seed of the user of the embedded server's system account."""
     config_folder: Path | None = None
     """Where the embedded server's configuration lies; none with a server of somebody else's."""
     channel_nats_url: str | None = None

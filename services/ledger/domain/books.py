@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from services.ledger.domain.amounts import NOTHING, Amount
 from services.ledger.domain.merging import Draft, Line
-from services.ledger.domain.runs import Run, agents_of
+from services.ledger.domain.runs import Run, agents_of, saw_sign
 
 RunKey = tuple[str, str]
 MonthKey = tuple[str, str, str, str]
@@ -46,12 +47,22 @@ class Books:
     tree: dict[RunKey, Amount] = field(default_factory=dict)
     lines: dict[tuple[str, Line], Amount] = field(default_factory=dict)
     months: dict[MonthKey, MonthAmount] = field(default_factory=dict)
+    signs: dict[RunKey, datetime] = field(default_factory=dict)
+    """Signs of life of runs that are written for nothing else."""
 
     def load(self, runs: Mapping[RunKey, Run]) -> None:
         """Take in runs that are held; ones that are in already stay as they are."""
         for key, run in runs.items():
             if key not in self.before:
                 self.before[key] = self.runs[key] = run
+
+    def see(self, key: RunKey, at: datetime) -> None:
+        """Note a sign of life. Of a provisional run it may be the earliest: its start so far."""
+        run = self.runs[key]
+        if run.provisional:
+            self.runs[key] = saw_sign(run, at)
+        elif run.last_sign_at is None or at > run.last_sign_at:
+            self.signs[key] = max(self.signs.get(key, at), at)
 
     def roots_missing(self) -> set[RunKey]:
         """Roots of loaded runs, said or held so far, that are not loaded themselves."""

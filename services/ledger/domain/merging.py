@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -65,6 +65,9 @@ class Report:
             self.tokens[0],
             self.digest,
         )
+
+
+_REPORT_FIELDS = tuple(field.name for field in fields(Report))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,7 @@ def claims_to_json(claims: Claims) -> list[dict[str, Any]]:
     """What is kept of a request's reports, for the next one to merge with."""
     return [
         {
-            **asdict(claim.best),
+            **{name: getattr(claim.best, name) for name in _REPORT_FIELDS},
             "occurred_at": claim.best.occurred_at.isoformat(),
             "billed_at": claim.best.billed_at.isoformat(),
             "first_occurred_at": claim.first_occurred_at.isoformat(),

@@ -25,7 +25,7 @@ from services.ledger.domain.merging import (
 )
 from services.ledger.domain.months import month_of
 from services.ledger.domain.pricing import price_usage
-from services.ledger.domain.runs import Run, apply_end, apply_start, saw_sign, unheard
+from services.ledger.domain.runs import Run, apply_end, apply_start, unheard
 from services.ledger.errors import (
     ChannelRevoked,
     DirectoryBehind,
@@ -172,15 +172,14 @@ def on_run_finished(work: Work, item: Received) -> None:
 def on_run_heartbeat(work: Work, item: Received) -> None:
     """Note a sign of life."""
     beat: RunHeartbeat = item.event.data
-    key = (item.event.org, beat.run_id)
-    work.books.runs[key] = saw_sign(work.books.runs[key], beat.at)
+    work.books.see((item.event.org, beat.run_id), beat.at)
 
 
 def on_usage_seen(work: Work, item: Received) -> None:
     """A paid request is a sign of life of the run that sent it, and of the row that bears it."""
     usage: UsageReported = item.event.data
     for key in keys_of(item.event.org, [usage.run_id, usage.billed_run_id]):
-        work.books.runs[key] = saw_sign(work.books.runs[key], usage.occurred_at)
+        work.books.see(key, usage.occurred_at)
 
 
 def _change(work: Work, item: Received, run_id: str, apply: Any) -> None:
@@ -351,8 +350,7 @@ async def _save(
     books = work.books
     await runs.save_runs(connection, [(key[0], run) for key, run in books.changed()])
     await entries.save_entries(connection, drafts, work.batch.now)
-    await runs.add_amounts(connection, "own_", books.own)
-    await runs.add_amounts(connection, "tree_", books.tree)
+    await runs.add_to_runs(connection, books.own, books.tree, books.signs)
     await entries.add_to_lines(connection, books.lines)
     await entries.add_to_months(connection, books.months)
     await say_changed_runs(connection, books, work.said_by, now=work.batch.now)

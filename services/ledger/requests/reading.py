@@ -145,6 +145,7 @@ class Reader:
             month = month_of(now, organization.zones if organization else ())
             days = _days(start, end or now, zone)
             window = (question.org, start, end)
+            await reading.prefer_hash_joins(connection)
             agents = await reading.spend_by_agent(connection, *window, month)
             providers = await reading.spend_by_line(connection, "provider", *window)
             keys = await reading.spend_by_line(connection, "key_id", *window)

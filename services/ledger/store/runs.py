@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from services.ledger.domain.amounts import COLUMNS, NOTHING, Amount
@@ -129,24 +130,36 @@ def amount_of(row: Any, prefix: str = "") -> Amount:
     return Amount(*(int(row[f"{prefix}{name}"]) for name in COLUMNS))
 
 
-async def add_amounts(
-    connection: Connection, prefix: str, amounts: Mapping[RunKey, Amount]
+async def add_to_runs(
+    connection: Connection,
+    own: Mapping[RunKey, Amount],
+    tree: Mapping[RunKey, Amount],
+    signs: Mapping[RunKey, datetime],
 ) -> None:
-    """Add to runs' own (`own_`) or trees' (`tree_`) sums."""
-    rows = [(key, amount) for key, amount in sorted(amounts.items()) if amount != NOTHING]
-    if not rows:
+    """Add to runs' own sums and to trees' sums, and note signs of life; one write per run."""
+    keys = sorted(
+        {key for sums in (own, tree) for key, amount in sums.items() if amount} | signs.keys()
+    )
+    if not keys:
         return
-    sets = ", ".join(f"{prefix}{name} = run.{prefix}{name} + t.{name}" for name in COLUMNS)
-    columns = ", ".join(f"${n}::numeric[]" for n in range(3, len(COLUMNS) + 3))
+    names = [f"{prefix}{name}" for prefix in ("own_", "tree_") for name in COLUMNS]
+    sets = ", ".join(f"{name} = run.{name} + t.{name}" for name in names)
+    columns = ", ".join(f"${n}::numeric[]" for n in range(4, len(names) + 4))
     await connection.execute(
         f"""
-        UPDATE run SET {sets}
-        FROM unnest($1::text[], $2::text[], {columns}) AS t (org, run_id, {", ".join(COLUMNS)})
+        UPDATE run SET last_sign_at = greatest(run.last_sign_at, t.sign_at), {sets}
+        FROM unnest($1::text[], $2::text[], $3::timestamptz[], {columns})
+            AS t (org, run_id, sign_at, {", ".join(names)})
         WHERE run.org = t.org AND run.run_id = t.run_id
         """,
-        [key[0] for key, _ in rows],
-        [key[1] for key, _ in rows],
-        *([amount.values[n] for _, amount in rows] for n in range(len(COLUMNS))),
+        [key[0] for key in keys],
+        [key[1] for key in keys],
+        [signs.get(key) for key in keys],
+        *(
+            [sums.get(key, NOTHING).values[n] for key in keys]
+            for sums in (own, tree)
+            for n in range(len(COLUMNS))
+        ),
     )
 
 

@@ -165,8 +165,7 @@ def transport_of(kind: str, rienda: Rienda, channel: Any) -> Transport:
         credential["url"],
         org=rienda.org,
         channel_id=channel["channel_id"],
-        user=credential["user"],
-        password=credential["password"],
+        nkey_seed=credential["nkey_seed"],
     )
 
 

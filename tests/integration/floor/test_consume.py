@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from contracts.catalog import DURABLES
 from contracts.errors import Invalid, Retryable
 from shared import failures
 from shared.clock import FixedClock
-from shared.consume import Consumer, Delivery
+from shared.consume import DELIVERIES_MAX, Consumer, Delivery
 from shared.failures import TRIES_MAX, retry_delay
 from tests.factories import NOON, Feed, started
 
@@ -174,3 +175,57 @@ def test_delays_grow_to_a_limit():
     assert delays == sorted(delays)
     assert delays[0] == timedelta(seconds=1)
     assert delays[-1] == timedelta(minutes=10)
+
+
+class Message:
+    """A message as the client hands it over, with as many deliveries as a test wants."""
+
+    def __init__(self, delivery: Delivery, deliveries: int) -> None:
+        self.subject, self.data = delivery.subject, delivery.body
+        self.metadata = SimpleNamespace(
+            stream=delivery.stream,
+            sequence=SimpleNamespace(stream=delivery.sequence),
+            num_delivered=deliveries,
+        )
+        self.acknowledged = False
+
+    async def ack(self) -> None:
+        self.acknowledged = True
+
+    async def in_progress(self) -> None:
+        pass
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+async def test_a_message_that_ends_the_process_is_isolated_and_then_buried(database, clock):
+    """Its neighbours have their effect long before; the culprit becomes a dead letter."""
+    handled_ids = []
+
+    async def deadly(connection, batch) -> None:
+        for item in batch.received:
+            if item.event.data.run_id == "r1":
+                raise Killed
+        handled_ids.extend(item.event.data.run_id for item in batch.received)
+
+    consumer = Consumer(
+        room="ledger", durable=CHANNEL, database=database, handler=deadly, clock=clock
+    )
+    waiting = deliveries("r0", "r1", "r2")
+    deaths = 0
+    for count in range(1, 30):
+        messages = [Message(delivery, count) for delivery in waiting]
+        try:
+            await consumer.on_messages(messages)
+        except Killed:
+            deaths += 1
+        left = [m.metadata.sequence.stream for m in messages if not m.acknowledged]
+        waiting = [delivery for delivery in waiting if delivery.sequence in left]
+        if not waiting:
+            break
+    assert deaths == DELIVERIES_MAX
+    assert sorted(handled_ids) == ["r0", "r2"]
+    (dead,) = await rows_of(database, "dead_letter")
+    assert dead["reason"] == "deliveries_exhausted"

@@ -73,8 +73,7 @@ async def test_a_channel_gets_a_key_and_a_bus_user_shown_once(gateway: Gateway) 
     assert shown["nats"]["user"] == f"{org}.desk"
     client = await nats.connect(
         shown["nats"]["url"],
-        user=shown["nats"]["user"],
-        password=shown["nats"]["password"],
+        nkeys_seed_str=shown["nats"]["nkey_seed"],
         inbox_prefix=shown["nats"]["inbox_prefix"].encode(),
         allow_reconnect=False,
     )

@@ -186,6 +186,17 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
                 tree = sum(bill.get(member, 0) for member in members)
                 assert row["totals"]["cost_nanousd"] == tree
     assert states[0] == states[1] == states[2]
+    await _assert_replay_changes_nothing(room, events, org)
+
+
+async def _assert_replay_changes_nothing(room, events, org):
+    """A whole stream again, after the inbox has forgotten it (design.md 2, *Streams*)."""
+    before = await state_of(room, org)
+    entered = await room.rows("SELECT count(*) FROM entry WHERE org = $1", org)
+    await room.rows("DELETE FROM inbox WHERE org = $1", org)
+    await room.hear(events, batch=7)
+    assert await state_of(room, org) == before
+    assert await room.rows("SELECT count(*) FROM entry WHERE org = $1", org) == entered
 
 
 def _without_org(spend):

@@ -330,6 +330,37 @@ async def test_pages_of_entries_show_nothing_that_was_entered_after_the_first(
     assert len((await room.entries("r1")).items) == 6
 
 
+async def test_sums_of_a_window_stay_linear_whatever_the_statistics_say(
+    room: LedgerRoom, feed: Feed, servers
+):
+    """Analyzed while the organization had one run, the planner expects one row for ever."""
+    from services.ledger.store import reading
+
+    await room.know(feed)
+    await room.hear([feed.channel(usage("q", "r"))])
+    name = (await room.rows("SELECT current_database() AS name"))[0]["name"]
+    await servers.analyze(name)
+    await room.hear([feed.channel(usage(f"q{n}", f"r{n}")) for n in range(2_000)])
+    plans = []
+
+    class Explaining:
+        def __init__(self, connection) -> None:
+            self.connection = connection
+
+        async def fetch(self, statement, *values):
+            rows = await self.connection.fetch(f"EXPLAIN {statement}", *values)
+            plans.append("\n".join(row[0] for row in rows))
+            return []
+
+    window = ("acme", NOON - minutes(60), None)
+    async with room.database.reading() as connection:
+        await reading.spend_by_line(Explaining(connection), "provider", *window)
+        await reading.prefer_hash_joins(connection)
+        await reading.spend_by_line(Explaining(connection), "provider", *window)
+    assert "Nested Loop" in plans[0], "the danger that the rule is there for is gone"
+    assert "Nested Loop" not in plans[1]
+
+
 async def test_orders_put_unfinished_runs_last_both_ways(room: LedgerRoom, feed: Feed):
     await room.know(feed)
     for run_id, requests in (("dear", 3), ("cheap", 1), ("open", 9)):

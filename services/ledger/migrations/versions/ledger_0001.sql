@@ -100,7 +100,7 @@ CREATE TABLE run (
     tree_audio_input numeric(38, 0) NOT NULL DEFAULT 0,
     tree_audio_output numeric(38, 0) NOT NULL DEFAULT 0,
     CONSTRAINT pk_run PRIMARY KEY (org, run_id)
-);
+) WITH (fillfactor = 70);
 CREATE INDEX ix_run_top_level ON run (org, shown_start DESC, run_id) WHERE run_id = root_run_id;
 CREATE INDEX ix_run_start ON run (org, shown_start DESC, run_id);
 CREATE INDEX ix_run_root ON run (org, root_run_id);
@@ -176,7 +176,7 @@ CREATE TABLE run_line (
     audio_input numeric(38, 0) NOT NULL DEFAULT 0,
     audio_output numeric(38, 0) NOT NULL DEFAULT 0,
     CONSTRAINT pk_run_line PRIMARY KEY (org, run_id, month, provider, model, key_id, kind)
-);
+) WITH (fillfactor = 70);
 
 CREATE TABLE month_spend (
     org text NOT NULL,
