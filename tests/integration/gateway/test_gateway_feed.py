@@ -244,3 +244,11 @@ async def test_two_hundred_open_streams_hold_no_connection_and_all_hear(
             for stream in opened:
                 await stream.__aexit__(None, None, None)
     assert held <= 8, "the pool is what it was"
+
+
+async def test_an_open_stream_does_not_keep_the_process(gateway: Gateway) -> None:
+    person = await gateway.new_person(await gateway.new_org(), "operator")
+    async with person.client.stream("GET", "/live") as response:
+        assert response.status_code == 200
+        assert await gateway.process.stop() == 0
+    await gateway.process.start()
