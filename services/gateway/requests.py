@@ -37,13 +37,15 @@ class DirectoryReader:
             entities, following = await list_entities(connection, place)
         entries = []
         for entity in entities:
-            event = event_of(type(entity.said))
-            data = entity.said.model_dump(mode="json")
+            event = event_of(entity.model)
+            # Our own rows: checked when they were written, and by whoever applies them.
             entries.append(
-                DirectoryEntry(org=entity.org, event=event.name, version=event.version, data=data)
+                DirectoryEntry.model_construct(
+                    org=entity.org, event=event.name, version=event.version, data=entity.fields
+                )
             )
         cursor = place_text(following) if following else None
-        return DirectoryPage(entries=tuple(entries), cursor=cursor)
+        return DirectoryPage.model_construct(entries=tuple(entries), cursor=cursor)
 
 
 def answers(reader: DirectoryReader) -> Mapping[str, Answerer]:

@@ -13,16 +13,6 @@ from typing import TYPE_CHECKING, Final
 from uuid_utils.compat import uuid4, uuid7
 
 from contracts.catalog import token_of
-from contracts.directory import (
-    AgentArchived,
-    AgentPublished,
-    ChannelChanged,
-    DepartmentChanged,
-    DepartmentRemoved,
-    MemberChanged,
-    MemberRemoved,
-    OrganizationChanged,
-)
 from contracts.rooms import AuditEntry
 from contracts.types import Details
 from shared import audit, outbox
@@ -30,20 +20,10 @@ from shared import audit, outbox
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.gateway.store.pages import Entity
+    from services.gateway.store.pages import Entity, Said
     from shared.db import Connection
 
 ROOM: Final = "gateway"
-Said = (
-    OrganizationChanged
-    | AgentPublished
-    | AgentArchived
-    | ChannelChanged
-    | MemberChanged
-    | MemberRemoved
-    | DepartmentChanged
-    | DepartmentRemoved
-)
 
 
 @dataclass(frozen=True, slots=True)

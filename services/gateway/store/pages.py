@@ -7,7 +7,7 @@ that it costs the same wherever it stands and no entity is passed over.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +23,19 @@ from contracts.directory import (
 )
 
 if TYPE_CHECKING:
-    from services.gateway.store.acts import Said
     from shared.db import Connection
+
+Said = (
+    OrganizationChanged
+    | AgentPublished
+    | AgentArchived
+    | ChannelChanged
+    | MemberChanged
+    | MemberRemoved
+    | DepartmentChanged
+    | DepartmentRemoved
+)
+"""What the directory says of its entities."""
 
 PAGE_ROWS_MAX: Final = 1_000
 SPEC_ROWS_MAX: Final = 8
@@ -40,7 +51,14 @@ class Entity:
     org: str
     target_type: str
     target_id: str
-    said: Said
+    model: type[Said]
+    fields: dict[str, Any]
+    """As they are stored: nothing is checked again, a page of a thousand is made in a moment."""
+
+    @property
+    def said(self) -> Said:
+        """The state as its event's data."""
+        return self.model.model_validate(self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +101,9 @@ async def list_entities(
         kind.rows_max,
     )
     entities = [
-        Entity(row["org_id"], kind.name, row[kind.id_column], said)
+        Entity(row["org_id"], kind.name, row[kind.id_column], model, fields)
         for row in rows
-        for said in _said(kind.name, row)
+        for model, fields in _states(kind.name, row)
     ]
     if len(rows) == kind.rows_max:
         last = rows[-1]
@@ -94,39 +112,31 @@ async def list_entities(
     return entities, Place(following) if following < len(_KINDS) else None
 
 
-def _said(kind: str, row: Any) -> list[Said]:
-    match kind:
-        case "organization":
-            return [_state(OrganizationChanged, row)]
-        case "channel":
-            return [_state(ChannelChanged, row)]
-        case "agent":
-            return _agent(row)
-        case "department":
-            if row["removed_at"] is not None:
-                return [_state(DepartmentRemoved, row)]
-            return [_state(DepartmentChanged, row)]
-        case _:
-            if row["removed_at"] is not None:
-                return [_state(MemberRemoved, row)]
-            return [_state(MemberChanged, row)]
+_CHANGED: Final[Mapping[str, type[Said]]] = {
+    "organization": OrganizationChanged,
+    "channel": ChannelChanged,
+    "department": DepartmentChanged,
+    "member": MemberChanged,
+}
+_REMOVED: Final[Mapping[str, type[Said]]] = {
+    "department": DepartmentRemoved,
+    "member": MemberRemoved,
+}
 
 
-def _agent(row: Any) -> list[Said]:
-    said: list[Said] = [AgentPublished.model_validate(row["published"])]
-    if row["archived_at"] is not None:
-        said.append(
-            AgentArchived(
-                entity_revision=row["entity_revision"],
-                agent_id=row["agent_id"],
-                archived_at=row["archived_at"],
-            )
-        )
-    return said
+def _states(kind: str, row: Any) -> Iterator[tuple[type[Said], dict[str, Any]]]:
+    if kind == "agent":
+        yield AgentPublished, row["published"]
+        if row["archived_at"] is not None:
+            yield AgentArchived, _fields(AgentArchived, row)
+        return
+    is_gone = kind in _REMOVED and row["removed_at"] is not None
+    model = _REMOVED[kind] if is_gone else _CHANGED[kind]
+    yield model, _fields(model, row)
 
 
-def _state(model: Any, row: Any) -> Any:
-    return model.model_validate({name: row[name] for name in model.model_fields})
+def _fields(model: type[Said], row: Any) -> dict[str, Any]:
+    return {name: row[name] for name in model.model_fields}
 
 
 def place_text(place: Place) -> str:

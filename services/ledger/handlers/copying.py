@@ -45,8 +45,7 @@ class DirectoryCopy:
         wait_s = WAIT_S
         while True:
             try:
-                while not await self.copy_page():
-                    wait_s = WAIT_S
+                await self.copy()
                 break
             except Exception as error:
                 if not (is_transient(error) or isinstance(error, Fault)):
@@ -57,8 +56,8 @@ class DirectoryCopy:
         # Cancelled by whoever runs the loops: ending here would look like a failure.
         await asyncio.Event().wait()
 
-    async def copy_page(self) -> bool:
-        """Copy the next page; answer whether all is copied.
+    async def copy(self) -> None:
+        """Go on from the last page that was kept to the end; the next is asked for meanwhile.
 
         Raises:
             Fault: the gateway does not answer, or refuses.
@@ -66,8 +65,20 @@ class DirectoryCopy:
         async with self._database.reading() as connection:
             cursor, finished = await people.load_copy(connection)
         if finished:
-            return True
-        page = await self._asker.ask(
+            return
+        page = await self._ask(cursor)
+        while page.cursor is not None:
+            following = asyncio.create_task(self._ask(page.cursor))
+            try:
+                await self._keep(page)
+            except BaseException:
+                following.cancel()
+                raise
+            page = await following
+        await self._keep(page)
+
+    async def _ask(self, cursor: str | None) -> DirectoryPage:
+        return await self._asker.ask(
             "gateway",
             "get_directory",
             GetDirectory(cursor=cursor),
@@ -75,10 +86,11 @@ class DirectoryCopy:
             org=DEPLOYMENT,
             timeout_s=PAGE_S_MAX,
         )
+
+    async def _keep(self, page: DirectoryPage) -> None:
         async with self._database.transaction() as connection:
             await project(connection, _known(page.entries))
             await people.save_copy(connection, page.cursor, at=self._clock.now())
-        return page.cursor is None
 
 
 def _known(entries: tuple[DirectoryEntry, ...]) -> Iterator[tuple[str, str, Any]]:

@@ -21,6 +21,7 @@ from contracts.directory import (
     MemberRemoved,
     Membership,
 )
+from contracts.errors import Retryable
 from contracts.types import Wire
 from services.ledger.handlers.copying import DirectoryCopy
 from tests.factories import NOON, Feed, agent, minutes, organization
@@ -146,10 +147,13 @@ class Pages:
         self.entries = entries
         self.page = page
         self.asked: list[str | None] = []
+        self.fails_at: str | None = None
 
     async def ask(self, room: str, question: str, data: GetDirectory, *_: Any, **__: Any) -> Any:
         assert (room, question) == ("gateway", "get_directory")
         self.asked.append(data.cursor)
+        if data.cursor == self.fails_at is not None:
+            raise Retryable("away")
         start = int(data.cursor or 0)
         end = start + self.page
         cursor = str(end) if end < len(self.entries) else None
@@ -171,10 +175,14 @@ async def test_an_empty_room_copies_the_directory_once_and_goes_on_where_it_was(
     await room.hear([feed.directory(member(2, "admin", "u3"), "u3")])
     pages = Pages(entries, 4)
     copy = DirectoryCopy(database=room.database, asker=pages, clock=room.clock)  # type: ignore[arg-type]
-    assert await copy.copy_page() is False
+    pages.fails_at = "8"
+    with pytest.raises(Retryable):
+        await copy.copy()
+    pages.fails_at = None
     again = DirectoryCopy(database=room.database, asker=pages, clock=room.clock)  # type: ignore[arg-type]
-    assert [await again.copy_page() for _ in range(3)] == [False, True, True]
-    assert pages.asked == [None, "4", "8"]
+    await again.copy()
+    await again.copy()
+    assert pages.asked == [None, "4", "8", "8"]
     rows = await room.rows("SELECT user_id, role FROM member ORDER BY user_id")
     assert [tuple(row) for row in rows] == [
         *((f"u{number}", "member") for number in range(3)),
