@@ -28,6 +28,8 @@ from shared.pull import Puller, retry_forever
 from shared.questions import Asker, Responder
 
 ROOM = "gateway"
+CALLERS_CONNECTIONS_MAX = 4
+"""Each request looks its caller up in well below a millisecond."""
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -48,9 +50,17 @@ def process_of(part: str) -> Process:
     if part == "relay":
         return _with_bus_side(process)
     listening = Listening(database)
+    callers = Database(
+        settings.postgres_url.get_secret_value(),
+        schema=ROOM,
+        connections_max=CALLERS_CONNECTIONS_MAX,
+        by_key_only=True,
+    )
     process.loops = (listening.run,)
+    process.drains = (callers.close,)
     ports = Ports(
         database=database,
+        callers=callers,
         bus=bus,
         asker=Asker(bus, name=ROOM),
         clock=SystemClock(),

@@ -95,8 +95,10 @@ async def bench_callers(servers: Servers, *, rounds: int, asks: int) -> list[Fig
     """One request with and without a credential that is checked, without a network."""
     room = await servers.new_database("gateway")
     database = Database(room.url("gateway"), schema="gateway")
+    callers = Database(room.url("gateway"), schema="gateway", by_key_only=True)
     ports = Ports(
         database=database,
+        callers=callers,
         bus=None,  # type: ignore[arg-type]
         asker=None,  # type: ignore[arg-type]
         clock=SystemClock(),
@@ -115,6 +117,7 @@ async def bench_callers(servers: Servers, *, rounds: int, asks: int) -> list[Fig
         open_ = await _median_ms(lambda: _request(app, "/open", key), asks)
         if round_:
             pairs.append((closed, open_))
+    await callers.close()
     await database.close()
     await servers.drop_database(room)
     closed, open_ = (statistics.median(column) for column in zip(*pairs, strict=True))

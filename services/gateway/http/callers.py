@@ -225,7 +225,7 @@ async def caller_of(text: str, ports: Ports) -> Caller:
     token = parse_token(text)
     if token is None or token.kind is TokenKind.INVITATION:
         raise CredentialRefused
-    pool = await ports.database.pool()
+    pool = await ports.callers.pool()
     async with pool.acquire() as connection:
         if token.kind is TokenKind.SESSION:
             return await _person(connection, token, ports)
@@ -233,7 +233,7 @@ async def caller_of(text: str, ports: Ports) -> Caller:
 
 
 async def _deployment(ports: Ports) -> Caller:
-    pool = await ports.database.pool()
+    pool = await ports.callers.pool()
     async with pool.acquire() as connection:
         pseudonym = await ensure_pseudonym(connection, DEPLOYMENT_SUBJECT, now=ports.clock.now())
     return Caller(CallerKind.DEPLOYMENT, DEPLOYMENT_SUBJECT, pseudonym, _EVERYTHING)

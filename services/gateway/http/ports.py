@@ -20,6 +20,8 @@ class Ports:
     """One per process, made by `app.py`."""
 
     database: Database
+    callers: Database
+    """The same database, for looking callers up by their credential and nothing else."""
     bus: Bus
     asker: Asker
     clock: Clock

@@ -131,7 +131,7 @@ CHANGES_AGENT = {"POST /agents/{agent_id}/archive"}
 
 
 def served() -> set[str]:
-    ports = Ports(None, None, None, None, None, None, "0" * 64, None)  # type: ignore[arg-type]
+    ports = Ports(*[None] * 7, "0" * 64, None)  # type: ignore[arg-type]
     return {
         f"{method} {path.removeprefix('/api/v1').replace(':str', '')}"
         for method, path, _ in declared(litestar_app(ports, {}))
