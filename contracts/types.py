@@ -32,6 +32,10 @@ NANOUSD_PER_USD = 1_000_000_000
 ID_CHARS_MAX = 128
 TEXT_CHARS_MAX = 4_096
 DETAILS_DEPTH_MAX = 32
+YEAR_MIN = 2_000
+"""Nothing that is told of here is older; a clock that was never set says 1970."""
+YEAR_MAX = 9_000
+"""Far enough from the last year that a time zone or a window can be added."""
 SENTENCE_CHARS_MAX = 1_000
 
 RFC3339 = re.compile(
@@ -65,10 +69,9 @@ def parse_instant(value: object) -> datetime:
         raise ValueError("no time: write RFC 3339 with an offset, e.g. 2026-11-30T12:00:00Z")
     if moment.tzinfo is None:
         raise ValueError("naive time: write RFC 3339 with an offset, e.g. 2026-11-30T12:00:00Z")
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError("time outside the years 1 to 9999") from error
+    if not YEAR_MIN <= moment.year <= YEAR_MAX:
+        raise ValueError(f"time outside the years {YEAR_MIN} to {YEAR_MAX}")
+    return moment.astimezone(UTC)
 
 
 def instant_text(moment: datetime) -> str:

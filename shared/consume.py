@@ -46,6 +46,8 @@ class Delivery:
     stream: str
     sequence: int
     tries: int = 0
+    at: datetime | None = None
+    """When its stream stored it; a publisher's own time proves nothing. Null: just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,12 @@ class Consumer:
         async with self._database.transaction() as connection:
             return [
                 Delivery(
-                    row["subject"], row["body"], row["stream"], row["stream_sequence"], row["tries"]
+                    row["subject"],
+                    row["body"],
+                    row["stream"],
+                    row["stream_sequence"],
+                    row["tries"],
+                    row["stored_at"],
                 )
                 for row in await failures.due(
                     connection, stream=self.durable.stream, now=self._clock.now()
@@ -255,4 +262,10 @@ def _deliveries(message: Msg) -> int:
 
 def _delivery_of(message: Msg) -> Delivery:
     metadata = message.metadata
-    return Delivery(message.subject, message.data, metadata.stream, metadata.sequence.stream)
+    return Delivery(
+        message.subject,
+        message.data,
+        metadata.stream,
+        metadata.sequence.stream,
+        at=metadata.timestamp,
+    )

@@ -7,6 +7,7 @@ the caller and passed down.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -34,7 +35,6 @@ _TRANSIENT = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
-    asyncpg.QueryCanceledError,
     asyncpg.TooManyConnectionsError,
     asyncpg.InternalClientError,
     ConnectionError,
@@ -58,12 +58,20 @@ class _Connection(asyncpg.Connection):
         return ""
 
 
+def _json_text(value: object) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        # Sums may pass 64 bits, which orjson refuses to write.
+        return json.dumps(value)
+
+
 async def _prepare(connection: Connection) -> None:
     for kind in ("json", "jsonb"):
         await connection.set_type_codec(
             kind,
-            encoder=lambda value: orjson.dumps(value).decode(),
-            decoder=orjson.loads,
+            encoder=_json_text,
+            decoder=json.loads,
             schema="pg_catalog",
         )
 

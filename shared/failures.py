@@ -63,12 +63,14 @@ async def bury(
     rows = await connection.fetch(
         """
         INSERT INTO dead_letter
-            (id, org, stream, stream_sequence, subject, body, reason, message, tries, dead_at)
+            (id, org, stream, stream_sequence, subject, body, reason, message, tries, stored_at,
+            dead_at)
         SELECT t.id, t.org, t.stream, t.stream_sequence, t.subject, t.body, t.reason, t.message,
-            t.tries, $10
+            t.tries, t.stored_at, $11
         FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bytea[],
-                $7::text[], $8::text[], $9::int[])
-            AS t (id, org, stream, stream_sequence, subject, body, reason, message, tries)
+                $7::text[], $8::text[], $9::int[], $10::timestamptz[])
+            AS t (id, org, stream, stream_sequence, subject, body, reason, message, tries,
+                stored_at)
         ON CONFLICT ON CONSTRAINT uq_dead_letter_message DO UPDATE
             SET reason = excluded.reason, message = excluded.message, tries = excluded.tries,
                 dead_at = excluded.dead_at, settled_at = NULL, settled_as = NULL
@@ -84,6 +86,7 @@ async def bury(
         [why.reason[:REASON_CHARS_MAX] for _, why in refusals],
         [_storable(why.message) for _, why in refusals],
         [delivery.tries for delivery, _ in refusals],
+        [delivery.at or now for delivery, _ in refusals],
         now,
     )
     await outbox.save(connection, [_copy(row, room=room, now=now) for row in rows])
@@ -138,8 +141,9 @@ async def put_off(
     await connection.execute(
         """
         INSERT INTO retry
-            (org, stream, stream_sequence, subject, body, tries, reason, next_at, created_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+            (org, stream, stream_sequence, subject, body, tries, reason, next_at, created_at,
+            stored_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
         ON CONFLICT ON CONSTRAINT uq_retry_message
             DO UPDATE SET tries = excluded.tries, reason = excluded.reason,
                 next_at = excluded.next_at
@@ -153,6 +157,7 @@ async def put_off(
         reason[:REASON_CHARS_MAX],
         now + retry_delay(delivery.tries),
         now,
+        delivery.at or now,
     )
     metrics.RETRIED.inc()
 
@@ -161,7 +166,7 @@ async def due(connection: Connection, *, stream: str, now: datetime) -> Sequence
     """The messages of a stream whose time has come, oldest first."""
     return await connection.fetch(
         """
-        SELECT subject, body, stream, stream_sequence, tries FROM retry
+        SELECT subject, body, stream, stream_sequence, tries, stored_at FROM retry
         WHERE stream = $1 AND next_at <= $2 ORDER BY next_at, id LIMIT $3
         """,
         stream,
@@ -173,7 +178,8 @@ async def due(connection: Connection, *, stream: str, now: datetime) -> Sequence
 async def forget(connection: Connection, delivery: Delivery) -> None:
     """Take a message off the retry table: it was handled, or it is dead."""
     await connection.execute(
-        "DELETE FROM retry WHERE stream = $1 AND stream_sequence = $2",
+        "DELETE FROM retry WHERE stream = $1 AND stream_sequence = $2 AND digest = sha256($3)",
         delivery.stream,
         delivery.sequence,
+        delivery.body,
     )

@@ -1,4 +1,4 @@
--- The floor's tables, the same in every room's schema. Released: never edited, only followed.
+-- The floor's tables, the same in every room's schema. Once released: never edited, only followed.
 CREATE TABLE inbox (
     org text NOT NULL,
     producer text NOT NULL,
@@ -34,8 +34,10 @@ CREATE TABLE retry (
     reason text NOT NULL,
     next_at timestamptz NOT NULL,
     created_at timestamptz NOT NULL,
+    stored_at timestamptz NOT NULL,
+    digest bytea NOT NULL GENERATED ALWAYS AS (sha256(body)) STORED,
     CONSTRAINT pk_retry PRIMARY KEY (id),
-    CONSTRAINT uq_retry_message UNIQUE (stream, stream_sequence)
+    CONSTRAINT uq_retry_message UNIQUE (stream, stream_sequence, digest)
 );
 CREATE INDEX ix_retry_next_at ON retry (next_at);
 CREATE INDEX ix_retry_org ON retry (org);
@@ -51,10 +53,12 @@ CREATE TABLE dead_letter (
     message text NOT NULL,
     tries integer NOT NULL,
     dead_at timestamptz NOT NULL,
+    stored_at timestamptz NOT NULL,
     settled_at timestamptz,
     settled_as text,
+    digest bytea NOT NULL GENERATED ALWAYS AS (sha256(body)) STORED,
     CONSTRAINT pk_dead_letter PRIMARY KEY (id),
-    CONSTRAINT uq_dead_letter_message UNIQUE (stream, stream_sequence)
+    CONSTRAINT uq_dead_letter_message UNIQUE (stream, stream_sequence, digest)
 );
 CREATE INDEX ix_dead_letter_waiting ON dead_letter (dead_at) WHERE settled_at IS NULL;
 

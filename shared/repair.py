@@ -102,7 +102,7 @@ async def settle(
         """
         UPDATE dead_letter SET settled_at = $2, settled_as = $3
         WHERE id = ANY($1::uuid[]) AND settled_at IS NULL
-        RETURNING id, org, stream, stream_sequence, subject, body, reason
+        RETURNING id, org, stream, stream_sequence, subject, body, reason, stored_at
         """,
         list(letter_ids),
         now,
@@ -118,8 +118,9 @@ async def settle(
         await connection.executemany(
             """
             INSERT INTO retry
-                (org, stream, stream_sequence, subject, body, tries, reason, next_at, created_at)
-            VALUES ($1, $2, $3, $4, $5, 0, 'replayed', $6, $6)
+                (org, stream, stream_sequence, subject, body, tries, reason, next_at, created_at,
+                stored_at)
+            VALUES ($1, $2, $3, $4, $5, 0, 'replayed', $6, $6, $7)
             ON CONFLICT ON CONSTRAINT uq_retry_message
                 DO UPDATE SET tries = 0, next_at = excluded.next_at
             """,
@@ -131,6 +132,7 @@ async def settle(
                     row["subject"],
                     row["body"],
                     now,
+                    row["stored_at"],
                 )
                 for row in rows
             ],

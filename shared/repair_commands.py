@@ -15,11 +15,13 @@ from uuid import UUID
 
 import typer
 
-from contracts.catalog import DURABLES
+from contracts.bootstrap import ListStreams, StreamsReport
+from contracts.catalog import DEPLOYMENT, DURABLES
 from contracts.errors import Fault
 from shared import repair
 from shared.clock import SystemClock
 from shared.db import is_transient
+from shared.questions import Asker
 from shared.repair import Wanted
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Org = Annotated[str | None, typer.Option(help="Only of this organization.")]
 Limit = Annotated[int, typer.Option(min=1, max=repair.ROWS_MAX)]
+STREAMS_S_MAX = 5.0
 LETTERS_BEHIND_MAX = 10_000
 """`lag` ends with 1 when a durable is further behind than this."""
 
@@ -46,6 +49,7 @@ class Repair:
     def add_to(self, app: typer.Typer) -> None:
         """Put the commands on the room's command line."""
         app.command()(self.lag)
+        app.command()(self.streams)
         dead = typer.Typer(help="Messages that had no effect.", no_args_is_help=True)
         dead.command("list")(self.dead_list)
         dead.command("show")(self.dead_show)
@@ -74,6 +78,25 @@ class Repair:
             typer.echo(f"dead letters: {found['dead_letters']}")
         behind = any(one["pending"] > LETTERS_BEHIND_MAX for one in found["durables"])
         sys.exit(1 if behind else 0)
+
+    def streams(self, as_json: AsJson = False) -> None:
+        """How full the streams are and how far behind their durables; ends with 1 on an alarm."""
+        report = _run(self._streams())
+        if as_json:
+            typer.echo(report.model_dump_json())
+        else:
+            for fill in report.streams:
+                share = 100 * fill.bytes // fill.bytes_max if fill.bytes_max else 0
+                alarm = "  ALARM: it will refuse" if fill.alarm else ""
+                typer.echo(f"{fill.stream}: {fill.messages} messages, {share} % full{alarm}")
+            for lag in report.durables:
+                alarm = "  ALARM: missing or far behind" if lag.alarm else ""
+                typer.echo(
+                    f"{lag.stream} -> {lag.room}: {lag.pending} to come, "
+                    f"{lag.unacknowledged} under way{alarm}"
+                )
+        alarms = [one for one in (*report.streams, *report.durables) if one.alarm]
+        sys.exit(1 if alarms else 0)
 
     def dead_list(
         self,
@@ -167,6 +190,21 @@ class Repair:
                 return await act(connection)
         finally:
             await process.database.close()
+
+    async def _streams(self) -> StreamsReport:
+        process = self._process_of(self._part)
+        await process.bus.connect()
+        try:
+            return await Asker(process.bus, name=self._room).ask(
+                "bootstrap",
+                "list_streams",
+                ListStreams(),
+                StreamsReport,
+                org=DEPLOYMENT,
+                timeout_s=STREAMS_S_MAX,
+            )
+        finally:
+            await process.bus.stop()
 
     async def _lag(self) -> dict[str, Any]:
         found = await self._on_tables(repair.backlog)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Column,
+    Computed,
     DateTime,
     Identity,
     Index,
@@ -48,6 +49,10 @@ def _moment(name: str, *, nullable: bool = False) -> Column[object]:
 
 def _text(name: str, *, nullable: bool = False) -> Column[str]:
     return Column(name, Text, nullable=nullable)
+
+
+def _digest() -> Column[bytes]:
+    return Column("digest", LargeBinary, Computed("sha256(body)", persisted=True), nullable=False)
 
 
 def _inbox(metadata: MetaData) -> None:
@@ -101,8 +106,10 @@ def _retry(metadata: MetaData) -> None:
         _text("reason"),
         _moment("next_at"),
         _moment("created_at"),
+        _moment("stored_at"),
+        _digest(),
         PrimaryKeyConstraint("id"),
-        UniqueConstraint("stream", "stream_sequence", name="uq_retry_message"),
+        UniqueConstraint("stream", "stream_sequence", "digest", name="uq_retry_message"),
         Index("ix_retry_next_at", "next_at"),
         Index("ix_retry_org", "org"),
     )
@@ -122,10 +129,12 @@ def _dead_letter(metadata: MetaData) -> None:
         _text("message"),
         Column("tries", Integer, nullable=False),
         _moment("dead_at"),
+        _moment("stored_at"),
         _moment("settled_at", nullable=True),
         _text("settled_as", nullable=True),
+        _digest(),
         PrimaryKeyConstraint("id"),
-        UniqueConstraint("stream", "stream_sequence", name="uq_dead_letter_message"),
+        UniqueConstraint("stream", "stream_sequence", "digest", name="uq_dead_letter_message"),
         Index("ix_dead_letter_waiting", "dead_at", postgresql_where=text("settled_at IS NULL")),
     )
 

@@ -122,6 +122,7 @@ class Channel(LedgerTable, table=True):
     rights: list[str] = Field(sa_type=ARRAY(Text), nullable=False)
     revoked: bool = Field(nullable=False)
     entity_revision: int = _bigint()
+    changed_at: datetime = _moment()
 
 
 class Member(LedgerTable, table=True):
@@ -270,15 +271,14 @@ class Entry(LedgerTable, table=True):
     recorded_at: datetime = _moment()
 
 
+LINE_KEY = ("org", "run_id", "month", "provider", "model", "key_id", "kind", "late_month")
+
 RUN_LINE = Table(
     "run_line",
     METADATA,
-    *(
-        Column(name, Text, nullable=False)
-        for name in ("org", "run_id", "month", "provider", "model", "key_id", "kind")
-    ),
+    *(Column(name, Text, nullable=False) for name in LINE_KEY),
     *_sum_columns(),
-    PrimaryKeyConstraint("org", "run_id", "month", "provider", "model", "key_id", "kind"),
+    PrimaryKeyConstraint(*LINE_KEY),
 )
 """A run's entries summed by what the breakdowns group by."""
 

@@ -35,14 +35,17 @@ from services.host.bootstrap.streams import (
     StreamReport,
     prepare_streams,
 )
+from services.host.bootstrap.watching import look
 from services.host.errors import HostError
 from shared.bus import CONNECT_S_MAX, RECONNECT_WAIT_S, Bus
+from shared.clock import SystemClock
 from shared.health import health_server
 from shared.log import logger
 from shared.questions import Question, Responder
 
 ASKER: Final = "gateway"
 WATCH_S: Final = 2.0
+ALARM_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,13 @@ class BootstrapProcess:
             self._users = ChannelUsers(BusUsers(settings.config_folder), self._system, probe)
         answers = Answers(self._users, channel_url=settings.channel_nats_url or settings.nats_url)
         self._responder = Responder(
-            self._bus, room=NAME, answers={"issue": answers.issue, "revoke": answers.revoke}
+            self._bus,
+            room=NAME,
+            answers={
+                "issue": answers.issue,
+                "revoke": answers.revoke,
+                "list_streams": self._list_streams,
+            },
         )
         self._server = health_server(
             {"started": self._is_started, "bus": self._is_bus_up},
@@ -207,9 +216,13 @@ class BootstrapProcess:
             if starting.done():
                 starting.result()
                 logger().info("serving")
-                watching = asyncio.create_task(self._watch_memory())
-                await asyncio.wait({stopping, web, watching}, return_when=asyncio.FIRST_COMPLETED)
-                watching.cancel()
+                watching = {
+                    asyncio.create_task(self._watch_memory()),
+                    asyncio.create_task(self._watch_alarms()),
+                }
+                await asyncio.wait({stopping, web, *watching}, return_when=asyncio.FIRST_COMPLETED)
+                for task in watching:
+                    task.cancel()
             return 0 if stop.is_set() else 1
         finally:
             starting.cancel()
@@ -246,6 +259,25 @@ class BootstrapProcess:
             except (OSError, nats.errors.Error, TimeoutError, HostError) as error:
                 logger().warning("memory_streams_wait", cause=type(error).__name__)
             await asyncio.sleep(WATCH_S)
+
+    async def _watch_alarms(self) -> None:
+        """Look at streams and durables every `ALARM_S`: gauges, and a line in the log per alarm."""
+        while True:
+            try:
+                await look(JetStreamContext(self._bus.client), SystemClock().now())
+            except (OSError, nats.errors.Error, TimeoutError) as error:
+                logger().warning("streams_not_seen", cause=type(error).__name__)
+            await asyncio.sleep(ALARM_S)
+
+    async def _list_streams(self, question: Question) -> Wire:
+        """Say how full the streams are and how far their durables.
+
+        Raises:
+            Forbidden: somebody else than a room asks.
+        """
+        if question.asked.kind != "room" or question.asked.org != DEPLOYMENT:
+            raise Forbidden("only rooms ask for the streams", reason="not_for_you")
+        return await look(JetStreamContext(self._bus.client), SystemClock().now())
 
     async def _stop(self) -> None:
         self._started = False

@@ -135,7 +135,7 @@ def status(
         if data_dir is None and url:
             report = asyncio.run(look_at_url(url))
         else:
-            report = look_at_directory(_directory(data_dir))
+            report = look_at_directory(_directory(data_dir), os.environ)
     if as_json:
         typer.echo(report.as_json())
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -17,6 +17,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from services.host.cli.work import Work, look_at_work
 from services.host.datadir import DataDir, ProcessStatus
 from services.host.embedded import account, nats
 from services.host.embedded.probe import http_get
@@ -42,13 +43,15 @@ class Report(BaseModel):
     processes: tuple[ProcessStatus, ...] = ()
     checks: dict[str, bool] = {}
     """Of a deployment elsewhere: what its gateway says of itself."""
+    work: Work | None = None
+    """What waits; only of a deployment that is ready."""
 
     def as_json(self) -> str:
         """Write it for programs; what tells pids apart is the supervisor's own business."""
         return self.model_dump_json(indent=2, exclude={"processes": {"__all__": {"start_mark"}}})
 
 
-def look_at_directory(directory: DataDir) -> Report:
+def look_at_directory(directory: DataDir, environ: Mapping[str, str]) -> Report:
     """Read what the supervisor of this directory says.
 
     Errors: DataDirBroken.
@@ -58,9 +61,11 @@ def look_at_directory(directory: DataDir) -> Report:
         return Report(running=False, ready=False, data_dir=str(directory.path))
     found = {process.name: process for process in state.processes}
     is_complete = found.keys() >= set(process_names())
+    ready = is_complete and all(process.ready for process in state.processes)
     return Report(
         running=True,
-        ready=is_complete and all(process.ready for process in state.processes),
+        ready=ready,
+        work=look_at_work(directory, environ) if ready else None,
         url=state.url,
         data_dir=str(directory.path),
         pid=state.pid,
@@ -99,8 +104,28 @@ def show(report: Report, console: Console) -> None:
         named = ", ".join(f"{name} {number}" for name, number in report.versions.items())
         console.print(named, soft_wrap=True, markup=False)
     console.print(_table(report))
+    if report.work is not None:
+        _show_work(report.work, console)
     if not report.ready:
         console.print("Not everything is ready; the logs say why.", style="yellow")
+
+
+def _show_work(work: Work, console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("room")
+    for column in ("to come", "to say", "retries", "dead letters"):
+        table.add_column(column, justify="right")
+    for room in work.rooms:
+        counts = (room.pending, room.outbox, room.retries, room.dead_letters)
+        table.add_row(room.room, *(str(count) for count in counts))
+    console.print()
+    console.print(table)
+    for alarm in work.alarms:
+        console.print(f"ALARM: {alarm}.", style="red", soft_wrap=True)
+    for command in work.unknown:
+        console.print(f"`{command}` gave no answer.", style="yellow", soft_wrap=True)
+    if not (work.alarms or work.unknown):
+        console.print("No alarms.")
 
 
 def _table(report: Report) -> Table:

@@ -6,7 +6,7 @@ Differences commute, so that every order of the same events leaves the same sums
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -14,6 +14,8 @@ from services.ledger.domain.amounts import NOTHING, Amount
 from services.ledger.domain.merging import Draft, Line
 from services.ledger.domain.runs import Run, agents_of, saw_sign
 
+MISSING_DELEGATE = "missing_delegate"
+"""Kind of the line that counts delegates whose spend nobody reported."""
 RunKey = tuple[str, str]
 MonthKey = tuple[str, str, str, str]
 
@@ -59,7 +61,7 @@ class Books:
     def see(self, key: RunKey, at: datetime) -> None:
         """Note a sign of life. Of a provisional run it may be the earliest: its start so far."""
         run = self.runs[key]
-        if run.provisional:
+        if run.provisional or run.first_sign_at is None or at < run.first_sign_at:
             self.runs[key] = saw_sign(run, at)
         elif run.last_sign_at is None or at > run.last_sign_at:
             self.signs[key] = max(self.signs.get(key, at), at)
@@ -156,37 +158,54 @@ class Books:
             self._add_tree((key[0], self.before[key].root_run_id), NOTHING - amount)
             self._add_tree((key[0], self.runs[key].root_run_id), amount)
 
-    def note_missing_delegates(self) -> None:
-        """Carry changed counts of delegates without a report into the sums."""
+    def show_roots(self) -> None:
+        """Let a root that has not spoken be seen with its tree: from the earliest sign in it."""
+        for key, run in list(self.runs.items()):
+            root_key = (key[0], run.root_run_id)
+            root = self.runs.get(root_key)
+            if root is None or root_key == key or run.first_sign_at is None:
+                continue
+            if root.first_sign_at is None or run.first_sign_at < root.first_sign_at:
+                self.runs[root_key] = replace(
+                    root,
+                    first_sign_at=run.first_sign_at,
+                    last_sign_at=root.last_sign_at or run.first_sign_at,
+                )
+
+    def note_missing_delegates(self, month_of: Callable[[str, datetime], str]) -> None:
+        """Enter delegates without a report as a line of their own: a floor in every sum."""
         for key, run in self.runs.items():
-            difference = run.missing_delegates - self.before[key].missing_delegates
-            if difference:
-                self._add_run(key, Amount(missing_delegate_count=difference))
+            before = self.before[key]
+            if (before.missing_delegates, before.ended_at) == (run.missing_delegates, run.ended_at):
+                continue
+            for state, sign in ((before, -1), (run, 1)):
+                if state.missing_delegates and state.ended_at is not None:
+                    month = month_of(key[0], state.ended_at)
+                    self.enter_line(
+                        key[0],
+                        Line(key[1], month, "", "", "", MISSING_DELEGATE),
+                        Amount(missing_delegate_count=sign * state.missing_delegates),
+                    )
 
-    def enter(self, org: str, draft: Draft, *, late_month: str | None) -> None:
-        """Add one entry to its run, tree, line, and months.
+    def enter(self, org: str, draft: Draft) -> None:
+        """Add one entry to its run, tree, line, and months."""
+        self.enter_line(org, draft.line, draft.amount)
 
-        Args:
-            org: The organization.
-            draft: The entry.
-            late_month: The current month, if the entry is billed in an earlier one and that
-                month's caps have to bear it as well.
-        """
-        key = (org, draft.line.billed_run_id)
-        amount = draft.amount
+    def enter_line(self, org: str, line: Line, amount: Amount) -> None:
+        """Add an amount to a line and to everything that is the sum of lines."""
+        key = (org, line.billed_run_id)
         self._add_run(key, amount)
-        line = (org, draft.line)
-        self.lines[line] = self.lines.get(line, NOTHING) + amount
+        self.lines[(org, line)] = self.lines.get((org, line), NOTHING) + amount
         scopes = [("organization", org)]
         scopes += [("agent", agent) for agent in self.runs[key].counted_agents]
+        floors = amount.unpriced_count + amount.missing_delegate_count
         for scope, scope_id in scopes:
             self._add_month(
-                (org, scope, scope_id, draft.line.month),
-                MonthAmount(amount.cost_nanousd, amount.unpriced_count),
+                (org, scope, scope_id, line.month), MonthAmount(amount.cost_nanousd, floors)
             )
-            if late_month is not None:
+            if line.late_month:
                 self._add_month(
-                    (org, scope, scope_id, late_month), MonthAmount(0, 0, amount.cost_nanousd)
+                    (org, scope, scope_id, line.late_month), MonthAmount(0, 0, amount.cost_nanousd)
                 )
 
     def _add_run(self, key: RunKey, amount: Amount) -> None:

@@ -123,8 +123,11 @@ def _refusal(asked: Authorize, caps: Sequence[Cap], policy: Policy, price: Price
 
 
 def _does_not_fit(asked: Authorize, cap: Cap, price: Price) -> bool:
-    if not asked.must_fit or price.cost_nanousd_max is None:
+    if not asked.must_fit:
         return False
+    if price.cost_nanousd_max is None:
+        # What may cost anything fits nowhere.
+        return True
     return cap.spent_nanousd + price.cost_nanousd_max > cap.limit_nanousd
 
 
@@ -155,8 +158,8 @@ def _sentence(refusal: Refusal | None, caps: Sequence[Cap]) -> str:
     limit = f"{usd_text(cap.limit_nanousd, LIMIT_DECIMALS_MIN)} USD"
     if cap.spent_nanousd < cap.limit_nanousd:
         return (
-            f"This request must fit and may cost more than what remains of the {_cap_label(cap)}: "
-            f"{spent} of {limit} are spent."
+            f"This request must fit and may cost more than what remains of the {_cap_label(cap)} "
+            f"({spent} of {limit} are spent), or its most is not known: state a smaller maximum."
         )
     if cap.month is None:
         return f"The budget of run {cap.id} is exhausted: {spent} of {limit} are spent."

@@ -17,14 +17,15 @@ from contracts.ledger import EntryReason, PriceSource
 from services.ledger.domain.amounts import NOTHING, Amount
 from services.ledger.domain.prices import Priced
 
-CONTEXTS_MAX = 16
-"""Runs and models that may claim one request; beyond it a claim is refused, not forgotten."""
+CLAIMS_PER_CHANNEL_MAX = 16
+"""Runs and models of one channel that may claim one request; a further one is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """One usage report, priced: all that the bill of its request depends on."""
 
+    channel_id: str
     run_id: str
     model: str
     billed_run_id: str
@@ -36,6 +37,10 @@ class Report:
     delegation_id: str | None
     turn_id: str | None
     month: str
+    late_month: str
+    """The month whose caps bear it as well because it came late; empty: it is not late."""
+    authorized: bool
+    """Whether its run asked for this request before it was sent, and was allowed to."""
     interrupted: bool
     tokens: tuple[int, ...]
     """In the order of `contracts.channel.Tokens`."""
@@ -51,9 +56,9 @@ class Report:
     digest: str
 
     @property
-    def context(self) -> tuple[str, str]:
-        """Who claims the request: the run and the model."""
-        return (self.run_id, self.model)
+    def context(self) -> tuple[str, str, str]:
+        """Who claims the request: the channel, the run and the model."""
+        return (self.channel_id, self.run_id, self.model)
 
     @property
     def rank(self) -> tuple[bool, bool, int, int, str]:
@@ -76,6 +81,8 @@ class Claim:
 
     best: Report
     first_occurred_at: datetime
+    channel_place: int
+    """0 for the channel that claimed the request first, as it arrived here; then 1 and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,7 @@ class Line:
     model: str
     key_id: str
     kind: str
+    late_month: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +118,26 @@ def report_digest(usage: UsageReported) -> str:
     return hashlib.sha256(usage.model_dump_json().encode()).hexdigest()
 
 
-def make_report(usage: UsageReported, priced: Priced, *, month: str, billed_at: datetime) -> Report:
-    """Bring a report and its price together.
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What is known of a report besides what it says."""
+
+    channel_id: str
+    month: str
+    late_month: str
+    billed_at: datetime
+    authorized: bool
+
+
+def make_report(usage: UsageReported, priced: Priced, known: Circumstances) -> Report:
+    """Bring a report, its price and its circumstances together.
 
     Impossible counts are kept on the entry of the report and add nothing to any sum.
     """
     tokens = usage.tokens
     cost = usage.provider_cost
     return Report(
+        channel_id=known.channel_id,
         run_id=usage.run_id,
         model=usage.model,
         billed_run_id=usage.billed_run_id or usage.run_id,
@@ -126,7 +146,9 @@ def make_report(usage: UsageReported, priced: Priced, *, month: str, billed_at: 
         key_id=usage.key_id or "",
         delegation_id=usage.delegation_id,
         turn_id=usage.turn_id,
-        month=month,
+        month=known.month,
+        late_month=known.late_month,
+        authorized=known.authorized,
         interrupted=usage.interrupted,
         tokens=tuple(getattr(tokens, name) for name in Tokens.model_fields),
         cost_nanousd=priced.cost_nanousd,
@@ -137,28 +159,52 @@ def make_report(usage: UsageReported, priced: Priced, *, month: str, billed_at: 
         provider_amount=cost.amount if cost else None,
         provider_currency=cost.currency if cost else None,
         occurred_at=usage.occurred_at,
-        billed_at=billed_at,
+        billed_at=known.billed_at,
         digest=report_digest(usage),
     )
 
 
 def merge(claims: Claims, report: Report) -> Claims:
-    """Add a report to the claims on its request; commutative, associative, idempotent."""
+    """Add a report to the claims on its request.
+
+    Commutative, associative and idempotent but for the places of channels, which are those of
+    their arrival: like a run, a request is the channel's that said it first (design.md 2).
+    """
     by_context = {claim.best.context: claim for claim in claims}
     known = by_context.get(report.context)
     if known is None:
-        by_context[report.context] = Claim(report, report.occurred_at)
+        places = {claim.best.channel_id: claim.channel_place for claim in claims}
+        place = places.get(report.channel_id, len(places))
+        by_context[report.context] = Claim(report, report.occurred_at, place)
     else:
         by_context[report.context] = Claim(
             max(known.best, report, key=lambda item: item.rank),
             min(known.first_occurred_at, report.occurred_at),
+            known.channel_place,
         )
     return tuple(by_context[context] for context in sorted(by_context))
 
 
 def owner_of(claims: Claims) -> Claim:
-    """The claim that is billed: the earliest by the publisher's time, ties by run and model."""
-    return min(claims, key=lambda claim: (claim.first_occurred_at, claim.best.context))
+    """The claim that is billed (ADR 0007).
+
+    One that was authorized goes first, then those of the channel that came first, then the
+    earliest by the publisher's time; ties by run and model.
+    """
+    return min(
+        claims,
+        key=lambda claim: (
+            not claim.best.authorized,
+            claim.channel_place,
+            claim.first_occurred_at,
+            claim.best.context,
+        ),
+    )
+
+
+def claims_of_channel(claims: Claims, channel_id: str) -> int:
+    """How many claims on a request come from one channel."""
+    return sum(claim.best.channel_id == channel_id for claim in claims)
 
 
 def bill(claims: Claims) -> dict[Line, tuple[Amount, Claim]]:
@@ -185,6 +231,7 @@ def line_of(report: Report) -> Line:
         report.model,
         report.key_id,
         report.kind,
+        report.late_month,
     )
 
 
@@ -233,6 +280,7 @@ def claims_to_json(claims: Claims) -> list[dict[str, Any]]:
             "occurred_at": claim.best.occurred_at.isoformat(),
             "billed_at": claim.best.billed_at.isoformat(),
             "first_occurred_at": claim.first_occurred_at.isoformat(),
+            "channel_place": claim.channel_place,
         }
         for claim in claims
     ]
@@ -244,8 +292,9 @@ def claims_from_json(rows: Sequence[Mapping[str, Any]]) -> Claims:
     for row in rows:
         values = dict(row)
         first = datetime.fromisoformat(values.pop("first_occurred_at"))
+        place = values.pop("channel_place")
         values["occurred_at"] = datetime.fromisoformat(values["occurred_at"])
         values["billed_at"] = datetime.fromisoformat(values["billed_at"])
         values["tokens"] = tuple(values["tokens"])
-        claims.append(Claim(Report(**values), first))
+        claims.append(Claim(Report(**values), first, place))
     return tuple(claims)

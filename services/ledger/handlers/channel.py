@@ -16,9 +16,12 @@ from contracts.errors import Invalid
 from contracts.types import ChannelRight
 from services.ledger.domain.books import Books, RunKey, keys_of
 from services.ledger.domain.merging import (
-    CONTEXTS_MAX,
+    CLAIMS_PER_CHANNEL_MAX,
+    Circumstances,
     Claims,
     Draft,
+    Report,
+    claims_of_channel,
     draft_entries,
     make_report,
     merge,
@@ -41,6 +44,7 @@ from shared.noticing import refuse_changed
 
 if TYPE_CHECKING:
     from services.ledger.domain.rate_cards import RateBook
+    from services.ledger.store.admissions import Admitted
     from services.ledger.store.directory import Channel, Organization
     from shared.consume import Batch, Received
     from shared.db import Connection
@@ -102,29 +106,36 @@ class ChannelReports:
             return []
         keys = {(item.event.org, item.event.data.request_id) for item in items}
         known = await entries.lock_requests(connection, keys)
-        admitted_at = await admissions.load_admitted(connection, keys)
+        admitted = await admissions.load_admitted(connection, keys)
         claims = dict(known)
-        late: dict[tuple[str, str], str] = {}
         for item in items:
             usage: UsageReported = item.event.data
             key = (item.event.org, usage.request_id)
-            zones = work.zones(item.event.org)
-            billed_at = admitted_at.get(key, usage.occurred_at)
-            report = make_report(
-                usage,
-                price_usage(self._book, usage),
-                month=month_of(billed_at, zones),
-                billed_at=billed_at,
-            )
+            report = self._report(work, item, admitted.get(key))
             merged = merge(claims[key], report)
-            if len(merged) > CONTEXTS_MAX:
-                work.batch.refuse(item, TooManyClaims(usage.request_id, CONTEXTS_MAX))
+            if claims_of_channel(merged, report.channel_id) > CLAIMS_PER_CHANNEL_MAX:
+                why = TooManyClaims(usage.request_id, CLAIMS_PER_CHANNEL_MAX)
+                work.batch.refuse(item, why)
                 continue
             claims[key] = merged
-            this_month = month_of(work.batch.now, zones)
-            if report.month < this_month and work.batch.now - usage.occurred_at <= USAGE_AGE_MAX:
-                late[key] = this_month
-        return await _enter(connection, work, known, claims, late)
+        return await _enter(connection, work, known, claims)
+
+    def _report(self, work: Work, item: Received, admitted: Admitted | None) -> Report:
+        usage: UsageReported = item.event.data
+        channel_id = item.address.channel_id or ""
+        authorized = admitted is not None and admitted.is_of(channel_id, usage.run_id)
+        billed_at = admitted.decided_at if admitted and authorized else usage.occurred_at
+        month = month_of(billed_at, work.zones(item.event.org))
+        this_month = month_of(work.batch.now, work.zones(item.event.org))
+        is_history = _age(work, item) > USAGE_AGE_MAX
+        known = Circumstances(
+            channel_id=channel_id,
+            month=month,
+            late_month=this_month if month < this_month and not is_history else "",
+            billed_at=billed_at,
+            authorized=authorized,
+        )
+        return make_report(usage, price_usage(self._book, usage), known)
 
 
 async def _enter(
@@ -132,26 +143,23 @@ async def _enter(
     work: Work,
     known: dict[tuple[str, str], Claims],
     claims: dict[tuple[str, str], Claims],
-    late: dict[tuple[str, str], str],
 ) -> list[tuple[tuple[str, str], Draft]]:
     drafts: list[tuple[tuple[str, str], Draft]] = []
-    await _hold_claimed_runs(connection, work, claims)
+    await _hold_claimed_runs(connection, work, [*known.items(), *claims.items()])
     for key, merged in claims.items():
         for draft in draft_entries(known[key], merged):
             drafts.append((key, draft))
-            work.books.enter(key[0], draft, late_month=late.get(key))
+            work.books.enter(key[0], draft)
     changed = {key: merged for key, merged in claims.items() if merged != known[key]}
     await entries.save_claims(connection, changed)
     return drafts
 
 
 async def _hold_claimed_runs(
-    connection: Connection, work: Work, claims: dict[tuple[str, str], Claims]
+    connection: Connection, work: Work, claims: Sequence[tuple[tuple[str, str], Claims]]
 ) -> None:
-    """Runs that lose a claim in this batch may not be among those that reported in it."""
-    billed = {
-        (org, claim.best.billed_run_id) for (org, _), merged in claims.items() for claim in merged
-    }
+    """Hold every run that a claim was or is billed to; they need not be named in this batch."""
+    billed = {(org, claim.best.billed_run_id) for (org, _), merged in claims for claim in merged}
     missing = billed - work.books.runs.keys()
     if missing:
         work.books.load(await runs.lock_runs(connection, missing))
@@ -219,17 +227,28 @@ async def _admit(connection: Connection, work: Work) -> list[Received]:
 def _refusal(work: Work, item: Received) -> Invalid | None:
     channel_id = item.address.channel_id or ""
     channel = work.channels.get((item.event.org, channel_id))
-    if channel is not None and channel.revoked:
+    # What its stream stored before the revocation was said by a channel in good standing.
+    stored_at = item.delivery.at or work.batch.now
+    if channel is not None and channel.revoked_at is not None and stored_at > channel.revoked_at:
         return ChannelRevoked(channel_id)
     at = _time_of(item)
     if at - work.batch.now > AHEAD_MAX:
         return TimeInFuture(int(AHEAD_MAX.total_seconds() // 60))
     if isinstance(item.event.data, UsageReported):
         rights = channel.rights if channel is not None else frozenset()
-        # What waited here grew old here: its age is judged by when it was said.
-        if item.event.time - at > USAGE_AGE_MAX and ChannelRight.BACKFILL not in rights:
+        if _age(work, item) > USAGE_AGE_MAX and ChannelRight.BACKFILL not in rights:
             return UsageTooOld(int(USAGE_AGE_MAX.total_seconds() // 3600))
     return None
+
+
+def _age(work: Work, item: Received) -> timedelta:
+    """How old a report was when its stream stored it.
+
+    Not when it is handled: what waited here grew old here. Nor by the publisher's own `time`,
+    which proves nothing.
+    """
+    usage: UsageReported = item.event.data
+    return (item.delivery.at or work.batch.now) - usage.occurred_at
 
 
 def _time_of(item: Received) -> datetime:
@@ -284,6 +303,13 @@ def _runs_named(item: Received) -> set[RunKey]:
             return keys_of(org, [data.run_id])
 
 
+def _parent_of(item: Received) -> set[RunKey]:
+    data = item.event.data
+    if isinstance(data, RunStarted):
+        return keys_of(item.event.org, [data.parent_run_id])
+    return set()
+
+
 async def _hold_runs(
     connection: Connection, work: Work, items: Sequence[Received]
 ) -> list[Received]:
@@ -291,9 +317,8 @@ async def _hold_runs(
 
     A refused event enters no run: its ids would stay behind as runs that nobody started.
     """
-    work.books.load(
-        await runs.lock_runs(connection, {key for item in items for key in _runs_named(item)})
-    )
+    looked_at = {key for item in items for key in _runs_named(item) | _parent_of(item)}
+    work.books.load(await runs.lock_runs(connection, looked_at))
     kept = _own(work, items)
     new: dict[RunKey, Run] = {}
     for item in kept:
@@ -313,7 +338,7 @@ def _own(work: Work, items: Sequence[Received]) -> list[Received]:
         channel_id = item.address.channel_id or ""
         foreign = [
             key[1]
-            for key in sorted(_runs_named(item) & work.books.runs.keys())
+            for key in sorted((_runs_named(item) | _parent_of(item)) & work.books.runs.keys())
             if work.books.runs[key].channel_id != channel_id
         ]
         if foreign:
@@ -338,10 +363,11 @@ async def _recount(connection: Connection, work: Work) -> None:
         books.load(await runs.lock_members(connection, roots))
     if moved := books.moved():
         books.move(await runs.load_own_amounts(connection, moved))
-    books.note_missing_delegates()
+    books.show_roots()
     if recount := books.to_recount():
         entered = await entries.load_month_amounts(connection, recount.keys())
         books.recount(recount, entered)
+    books.note_missing_delegates(lambda org, at: month_of(at, work.zones(org)))
 
 
 async def _save(

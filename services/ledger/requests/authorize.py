@@ -17,7 +17,7 @@ from services.ledger.domain.books import MonthAmount, MonthKey, RunKey
 from services.ledger.domain.caps import Cap, decide, refuse_unknown_organization
 from services.ledger.domain.months import month_of
 from services.ledger.domain.pricing import price_question
-from services.ledger.domain.runs import Run, provisional_from, unheard
+from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
 from services.ledger.store import admissions, caps, directory, runs
 from services.ledger.store.admissions import Admission
 from shared.group import Group
@@ -112,11 +112,11 @@ class Authorizer:
         organization = facts.organizations.get(asked.org)
         if organization is None:
             return refuse_unknown_organization(asked=asked.data, org=asked.org, at=now)
-        if asked.data.run_id is not None:
-            run = facts.runs.get((asked.org, asked.data.run_id))
+        for run_id in (asked.data.run_id, asked.data.root_run_id):
+            run = facts.runs.get((asked.org, run_id or ""))
             if run is not None and run.channel_id != asked.channel_id:
                 return Rejected(
-                    f"run {run.run_id} belongs to another channel: use a run id of your own",
+                    f"run {run.run_id} belongs to another channel: use run ids of your own",
                     reason="run_of_other_channel",
                 )
         return decide(
@@ -299,6 +299,7 @@ async def _save(
 ) -> None:
     """Enter provisional runs that the questions speak of and nobody has started yet."""
     new: dict[RunKey, Run] = {}
+    described: dict[RunKey, Run] = {}
     for key, asked in fresh.items():
         data = asked.data
         if (
@@ -319,5 +320,15 @@ async def _save(
                 at=now,
             )
         if root is not None and root != data.run_id and (asked.org, root) not in facts.runs:
-            new.setdefault((asked.org, root), unheard(root, asked.channel_id))
+            new.setdefault((asked.org, root), saw_sign(unheard(root, asked.channel_id), now))
+        known = facts.runs.get((asked.org, data.run_id))
+        if known is not None and known.provisional and known.agent_id is None:
+            described[(asked.org, data.run_id)] = provisional_from(
+                data,
+                run_id=data.run_id,
+                root_run_id=known.root_run_id,
+                channel_id=asked.channel_id,
+                at=now,
+            )
     await runs.create_missing(connection, ((org, run) for (org, _), run in new.items()))
+    await runs.fill_context(connection, ((org, run) for (org, _), run in described.items()))

@@ -192,6 +192,8 @@ def _days(start: datetime, end: datetime, zone: str) -> tuple[date, date]:
 def _dense(rows: Any, days: tuple[date, date]) -> tuple[DaySpend, ...]:
     found = {row["day"]: row for row in rows}
     first, last = days
+    # A publisher's clock may be ahead, past midnight: its run is in the window and has a day.
+    last = max([last, *found])
     result = []
     for offset in range((last - first).days + 1):
         day = first + timedelta(days=offset)
@@ -211,7 +213,7 @@ def _line(row: Any) -> dict[str, Any]:
     return {
         "cost_nanousd": int(row["cost_nanousd"]),
         "run_count": row["run_count"],
-        "is_partial": row["unpriced_count"] > 0,
+        "is_partial": row["floors"] > 0,
     }
 
 

@@ -76,17 +76,35 @@ async def load(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Who was allowed to send a request, and when: the month that it is billed in."""
+
+    run_id: str | None
+    channel_id: str | None
+    decided_at: datetime
+
+    def is_of(self, channel_id: str, run_id: str) -> bool:
+        """Whether this run of this channel asked."""
+        return (self.channel_id, self.run_id) == (channel_id, run_id)
+
+
 async def load_admitted(
     connection: Connection, keys: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], datetime]:
-    """When requests were authorized: the month that they are billed in (design.md 3, *Months*)."""
+) -> dict[tuple[str, str], Admitted]:
+    """Requests that were allowed before they were sent."""
     rows = await connection.fetch(
         """
-        SELECT org, request_id, decided_at FROM admission
+        SELECT org, request_id, run_id, channel_id, decided_at FROM admission
         JOIN unnest($1::text[], $2::text[]) AS t (org, request_id) USING (org, request_id)
         WHERE allowed
         """,
         [org for org, _ in keys],
         [request_id for _, request_id in keys],
     )
-    return {(row["org"], row["request_id"]): row["decided_at"] for row in rows}
+    return {
+        (row["org"], row["request_id"]): Admitted(
+            row["run_id"], row["channel_id"], row["decided_at"]
+        )
+        for row in rows
+    }

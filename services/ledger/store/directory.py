@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from contracts.directory import (
@@ -40,7 +41,7 @@ class Channel:
     """What the ledger needs of a channel."""
 
     rights: frozenset[ChannelRight]
-    revoked: bool
+    revoked_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +142,11 @@ async def save_channels(
     # Rights are a list, and arrays of lists of unlike length do not exist in Postgres.
     await connection.executemany(
         """
-        INSERT INTO channel (org, channel_id, name, rights, revoked, entity_revision)
-        VALUES ($1, $2, $3, $4, $5, $6)
+        INSERT INTO channel (org, channel_id, name, rights, revoked, entity_revision, changed_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7)
         ON CONFLICT (org, channel_id) DO UPDATE SET name = excluded.name,
             rights = excluded.rights, revoked = excluded.revoked,
-            entity_revision = excluded.entity_revision
+            entity_revision = excluded.entity_revision, changed_at = excluded.changed_at
         WHERE channel.entity_revision < excluded.entity_revision
         """,
         [
@@ -156,6 +157,7 @@ async def save_channels(
                 [right.value for right in state.rights],
                 state.revoked,
                 state.entity_revision,
+                state.changed_at,
             )
             for (org, channel_id), state in changes.items()
         ],
@@ -218,7 +220,7 @@ async def load_channels(
     """The known ones among these (organization, channel) pairs."""
     rows = await connection.fetch(
         """
-        SELECT c.org, c.channel_id, c.rights, c.revoked FROM channel c
+        SELECT c.org, c.channel_id, c.rights, c.revoked, c.changed_at FROM channel c
         JOIN unnest($1::text[], $2::text[]) AS t (org, channel_id) USING (org, channel_id)
         """,
         [org for org, _ in keys],
@@ -229,7 +231,7 @@ async def load_channels(
         (row["org"], row["channel_id"]): Channel(
             # A newer directory may name rights that this code does not know yet.
             frozenset(ChannelRight(right) for right in row["rights"] if right in known),
-            row["revoked"],
+            row["changed_at"] if row["revoked"] else None,
         )
         for row in rows
     }

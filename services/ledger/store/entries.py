@@ -157,6 +157,7 @@ async def add_to_lines(connection: Connection, amounts: Mapping[tuple[str, Line]
                 line.model,
                 line.key_id,
                 line.kind,
+                line.late_month,
             ),
             amount,
         )
@@ -165,16 +166,17 @@ async def add_to_lines(connection: Connection, amounts: Mapping[tuple[str, Line]
     if not rows:
         return
     sums = ", ".join(f"{name} = run_line.{name} + excluded.{name}" for name in COLUMNS)
-    keys = ", ".join(f"${n}::text[]" for n in range(1, 8))
-    columns = ", ".join(f"${n}::numeric[]" for n in range(8, 8 + len(COLUMNS)))
+    keys = ", ".join(f"${n}::text[]" for n in range(1, 9))
+    columns = ", ".join(f"${n}::numeric[]" for n in range(9, 9 + len(COLUMNS)))
     await connection.execute(
         f"""
-        INSERT INTO run_line (org, run_id, month, provider, model, key_id, kind,
+        INSERT INTO run_line (org, run_id, month, provider, model, key_id, kind, late_month,
             {", ".join(COLUMNS)})
         SELECT * FROM unnest({keys}, {columns})
-        ON CONFLICT (org, run_id, month, provider, model, key_id, kind) DO UPDATE SET {sums}
+        ON CONFLICT (org, run_id, month, provider, model, key_id, kind, late_month)
+            DO UPDATE SET {sums}
         """,
-        *([key[n] for key, _ in rows] for n in range(7)),
+        *([key[n] for key, _ in rows] for n in range(8)),
         *([amount.values[n] for _, amount in rows] for n in range(len(COLUMNS))),
     )
 
@@ -185,19 +187,23 @@ async def load_month_amounts(
     """What runs have entered per month: what moves when their agents become known."""
     rows = await connection.fetch(
         """
-        SELECT l.org, l.run_id, l.month, sum(l.cost_nanousd) AS cost_nanousd,
-            sum(l.unpriced_count) AS unpriced_count
+        SELECT l.org, l.run_id, l.month, l.late_month, sum(l.cost_nanousd) AS cost_nanousd,
+            sum(l.unpriced_count + l.missing_delegate_count) AS floors
         FROM run_line l JOIN unnest($1::text[], $2::text[]) AS t (org, run_id) USING (org, run_id)
-        GROUP BY l.org, l.run_id, l.month
+        GROUP BY l.org, l.run_id, l.month, l.late_month
         """,
         [org for org, _ in keys],
         [run_id for _, run_id in keys],
     )
     months: dict[tuple[str, str], dict[str, MonthAmount]] = {}
     for row in rows:
-        months.setdefault((row["org"], row["run_id"]), {})[row["month"]] = MonthAmount(
-            int(row["cost_nanousd"]), int(row["unpriced_count"])
-        )
+        found = months.setdefault((row["org"], row["run_id"]), {})
+        cost = int(row["cost_nanousd"])
+        entered = found.get(row["month"], MonthAmount())
+        found[row["month"]] = entered + MonthAmount(cost, int(row["floors"]))
+        if row["late_month"]:
+            late = found.get(row["late_month"], MonthAmount())
+            found[row["late_month"]] = late + MonthAmount(0, 0, cost)
     return months
 
 

@@ -186,12 +186,17 @@ async def spend_by_line(
     return await connection.fetch(
         f"""
         SELECT l.{column} AS value, sum(l.cost_nanousd) AS cost_nanousd,
-            count(DISTINCT l.run_id) AS run_count, sum(l.unpriced_count) AS unpriced_count
+            count(DISTINCT l.run_id) FILTER (WHERE l.request_count > 0 OR l.unpriced_count > 0)
+                AS run_count,
+            sum(l.unpriced_count + l.missing_delegate_count) AS floors
         FROM run root
         JOIN run r ON r.org = root.org AND r.root_run_id = root.run_id
         JOIN run_line l ON l.org = r.org AND l.run_id = r.run_id
         WHERE {_WINDOW}
-        GROUP BY l.{column} ORDER BY cost_nanousd DESC, l.{column}
+        GROUP BY l.{column}
+        HAVING bool_or(l.request_count <> 0 OR l.unpriced_count <> 0 OR l.cost_nanousd <> 0
+            OR l.missing_delegate_count <> 0)
+        ORDER BY cost_nanousd DESC, l.{column}
         """,
         org,
         start,

@@ -186,6 +186,7 @@ class Message:
             stream=delivery.stream,
             sequence=SimpleNamespace(stream=delivery.sequence),
             num_delivered=deliveries,
+            timestamp=NOON,
         )
         self.acknowledged = False
 

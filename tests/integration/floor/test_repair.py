@@ -127,7 +127,7 @@ async def test_waiting_messages_are_listed_and_hurried(room, command):
 
 @pytest.mark.parametrize("name", ROOMS)
 async def test_every_command_of_a_rooms_runbook_does_what_it_says(
-    name, room, command, deployment, rienda_process
+    servers, name, room, command, deployment, rienda_process
 ):
     """`$LETTER` is a fresh dead letter each time; `health` asks a process that runs."""
     page = (ROOT / "services" / name / "README.md").read_text().split("## Runbook")[1]
@@ -140,6 +140,7 @@ async def test_every_command_of_a_rooms_runbook_does_what_it_says(
     assert any("health" in line for line in lines), "the runbook names no command"
     part = "http" if name == "gateway" else "answer"
     process = await rienda_process(name, part, deployment)
+    await servers.start_bootstrap()
     for number, line in enumerate(lines):
         words = shlex.split(line)
         assert words[:3] == ["python", "-m", f"services.{name}"], line

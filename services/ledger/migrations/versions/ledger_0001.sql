@@ -1,4 +1,4 @@
--- The ledger's tables. Released: never edited, only followed.
+-- The ledger's tables. Once released: never edited, only followed.
 CREATE TABLE organization (
     org text NOT NULL,
     name text NOT NULL,
@@ -34,6 +34,7 @@ CREATE TABLE channel (
     rights text[] NOT NULL,
     revoked boolean NOT NULL,
     entity_revision bigint NOT NULL,
+    changed_at timestamptz NOT NULL,
     CONSTRAINT pk_channel PRIMARY KEY (org, channel_id)
 );
 
@@ -163,6 +164,7 @@ CREATE TABLE run_line (
     model text NOT NULL,
     key_id text NOT NULL,
     kind text NOT NULL,
+    late_month text NOT NULL,
     cost_nanousd numeric(38, 0) NOT NULL DEFAULT 0,
     request_count numeric(38, 0) NOT NULL DEFAULT 0,
     unpriced_count numeric(38, 0) NOT NULL DEFAULT 0,
@@ -175,7 +177,7 @@ CREATE TABLE run_line (
     reasoning numeric(38, 0) NOT NULL DEFAULT 0,
     audio_input numeric(38, 0) NOT NULL DEFAULT 0,
     audio_output numeric(38, 0) NOT NULL DEFAULT 0,
-    CONSTRAINT pk_run_line PRIMARY KEY (org, run_id, month, provider, model, key_id, kind)
+    CONSTRAINT pk_run_line PRIMARY KEY (org, run_id, month, provider, model, key_id, kind, late_month)
 ) WITH (fillfactor = 70);
 
 CREATE TABLE month_spend (
