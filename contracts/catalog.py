@@ -90,7 +90,15 @@ EVENTS: Final = (
     EventType(
         "channel_changed", 1, "directory", directory.ChannelChanged, "DIRECTORY", ("ledger",)
     ),
-    EventType("run_changed", 1, "ledger", ledger.RunChanged, "LEDGER", ()),
+    EventType("member_changed", 1, "directory", directory.MemberChanged, "DIRECTORY", ("ledger",)),
+    EventType("member_removed", 1, "directory", directory.MemberRemoved, "DIRECTORY", ("ledger",)),
+    EventType(
+        "department_changed", 1, "directory", directory.DepartmentChanged, "DIRECTORY", ("ledger",)
+    ),
+    EventType(
+        "department_removed", 1, "directory", directory.DepartmentRemoved, "DIRECTORY", ("ledger",)
+    ),
+    EventType("run_changed", 1, "ledger", ledger.RunChanged, "LEDGER", ("gateway",)),
     EventType("audit_recorded", 1, "room", rooms.AuditRecorded, "", ()),
     EventType("security_noticed", 1, "room", rooms.SecurityNoticed, "", ()),
 )
@@ -126,7 +134,7 @@ STREAMS: Final = (
         ("rienda.event.*.directory.>",),
         "file",
         0,
-        512 * _MIB,
+        2_048 * _MIB,
         messages_per_subject_max=1,
     ),
     StreamSpec(
@@ -166,6 +174,7 @@ DURABLES: Final = (
     DurableSpec("ledger", "CHANNEL", "ledger", batch_messages_max=500),
     DurableSpec("ledger", "DIRECTORY", "ledger", batch_messages_max=200),
     DurableSpec("ledger", "PULSE", "ledger", batch_messages_max=500),
+    DurableSpec("gateway", "LEDGER", "gateway", batch_messages_max=500),
 )
 
 
@@ -178,6 +187,8 @@ class QuestionType:
     ask: type[Wire]
     answer: type[Wire]
     asked_by_channels: bool = False
+    asked_by: tuple[str, ...] = ("gateway",)
+    """Rooms that may ask it."""
 
 
 QUESTIONS: Final = (
@@ -189,9 +200,23 @@ QUESTIONS: Final = (
     QuestionType("ledger", "list_entries", ledger.ListEntries, ledger.EntryPage),
     QuestionType("ledger", "get_spend", ledger.GetSpend, ledger.Spend),
     QuestionType("ledger", "list_caps", ledger.ListCaps, ledger.CapPage),
+    QuestionType("ledger", "get_applied", directory.GetApplied, directory.Applied),
+    QuestionType(
+        "gateway",
+        "get_directory",
+        directory.GetDirectory,
+        directory.DirectoryPage,
+        asked_by=("ledger",),
+    ),
     QuestionType("bootstrap", "issue", bootstrap.IssueCredential, bootstrap.Credential),
     QuestionType("bootstrap", "revoke", bootstrap.RevokeCredential, bootstrap.Revoked),
-    QuestionType("bootstrap", "list_streams", bootstrap.ListStreams, bootstrap.StreamsReport),
+    QuestionType(
+        "bootstrap",
+        "list_streams",
+        bootstrap.ListStreams,
+        bootstrap.StreamsReport,
+        asked_by=ROOMS,
+    ),
 )
 
 _BY_NAME: Final = {event.name: event for event in EVENTS}

@@ -15,13 +15,16 @@ from contracts.types import (
     CapMode,
     ChannelId,
     ChannelRight,
+    Count,
     Details,
     Id,
     Instant,
     Name,
     NanoUsd,
     OnUnreachable,
+    OrgId,
     Revision,
+    RoleName,
     UnpricedPolicy,
     Wire,
 )
@@ -29,6 +32,12 @@ from contracts.types import (
 Version = Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)]
 """Of a published spec; a Postgres INTEGER."""
 TimeZoneName = Annotated[str, Field(min_length=1, max_length=64)]
+PROACTIVE_LIMIT_NANOUSD = 1_000_000_000
+"""What a person's proactive work may cost where nothing else is said: 1 USD (http.md)."""
+DEPARTMENT_INTERVALS_MAX = 1_000
+"""Memberships in one `department_changed`, past ones included: it stays below the body's limit."""
+GRANTS_MAX = 200
+ENVIRONMENTS_MAX = 50
 
 
 class BillingZone(Wire):
@@ -55,7 +64,58 @@ class OrganizationChanged(Wire):
     billing_timezone: TimeZoneName
     billing_zones: tuple[BillingZone, ...]
     chat_may_waive_approvals: bool = True
+    proactive_limit_nanousd: NanoUsd = PROACTIVE_LIMIT_NANOUSD
+    public_live_data: bool = False
     changed_at: Instant
+
+
+class MemberChanged(Wire):
+    """A person of an organization after a change; their address is the gateway's alone."""
+
+    entity_revision: Revision
+    user_id: Id
+    name: Name
+    role: RoleName
+    changed_at: Instant
+
+
+class MemberRemoved(Wire):
+    """A person left the organization: nothing is theirs any more, what they did stays."""
+
+    entity_revision: Revision
+    user_id: Id
+    removed_at: Instant
+
+
+class Membership(Wire):
+    """That a person belongs to a department: from `effective_at` on, before `ends_at`."""
+
+    user_id: Id
+    effective_at: Instant
+    ends_at: Instant | None
+    """Null is a statement: they still belong."""
+
+
+class DepartmentChanged(Wire):
+    """A department's whole state after a change, memberships that are over included."""
+
+    entity_revision: Revision
+    department_id: Id
+    name: Name
+    lead_user_id: Id | None
+    monthly_budget_nanousd: NanoUsd | None
+    """The department's cap per month; null is a statement: uncapped."""
+    cap_revision: Revision
+    members: Annotated[tuple[Membership, ...], Field(max_length=DEPARTMENT_INTERVALS_MAX)]
+    changed_at: Instant
+
+
+class DepartmentRemoved(Wire):
+    """A department is gone; what was spent under it stays."""
+
+    entity_revision: Revision
+    department_id: Id
+    removed_at: Instant
 
 
 class AgentBudget(Wire):
@@ -69,6 +129,22 @@ class PinnedDelegate(Wire):
 
     agent_id: AgentId
     version: Version
+
+
+class AgentGrant(Wire):
+    """What a person or a department may do with one agent beyond their role."""
+
+    kind: Literal["user", "department"]
+    id: Id
+    permissions: Annotated[tuple[str, ...], Field(min_length=1, max_length=16)]
+    """`agents:view`, `agents:run` …; none implies another."""
+
+
+class AgentEnvironment(Wire):
+    """A named environment and the version that runs in it."""
+
+    name: Name
+    version: Revision
 
 
 class AgentPublished(Wire):
@@ -86,6 +162,8 @@ class AgentPublished(Wire):
     max_steps: Annotated[int, Field(ge=1, le=10_000, strict=True)] | None = None
     max_depth: Annotated[int, Field(ge=0, le=100, strict=True)] | None = None
     max_fanout: Annotated[int, Field(ge=1, le=1_000, strict=True)] | None = None
+    grants: Annotated[tuple[AgentGrant, ...], Field(max_length=GRANTS_MAX)] = ()
+    environments: Annotated[tuple[AgentEnvironment, ...], Field(max_length=ENVIRONMENTS_MAX)] = ()
     spec: Details = {}
     """The rest of the published spec (approval, alerts, reviewers); read by later rooms."""
     published_at: Instant
@@ -108,3 +186,39 @@ class ChannelChanged(Wire):
     rights: tuple[ChannelRight, ...]
     revoked: bool
     changed_at: Instant
+
+
+class GetDirectory(Wire):
+    """One page of everything that the directory holds, tombstones included."""
+
+    cursor: str | None = None
+
+
+class DirectoryEntry(Wire):
+    """One entity as its event would say it now."""
+
+    org: OrgId
+    event: str
+    """Name of the event; one that the asker does not know is left out by it."""
+    version: Annotated[int, Field(ge=1, strict=True)]
+    data: Details
+
+
+class DirectoryPage(Wire):
+    """`cursor` is null only when nothing follows."""
+
+    entries: tuple[DirectoryEntry, ...]
+    cursor: str | None
+
+
+class GetApplied(Wire):
+    """How far the ledger has come with an entity of the directory."""
+
+    kind: Literal["organization", "department", "agent"]
+    id: AgentId
+
+
+class Applied(Wire):
+    """The newest revision that decisions rest on; 0: the ledger does not know the entity."""
+
+    entity_revision: Count

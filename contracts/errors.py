@@ -72,6 +72,13 @@ class TooLarge(Rejected):
     status = 413
 
 
+class TooMany(Rejected):
+    """Too often in too short a time; `retry_after_s` among the details says when again."""
+
+    code = "RATE_LIMIT_EXCEEDED"
+    status = 429
+
+
 class Retryable(Fault):
     """It may work later: two quick tries, then the room's retry table; 503 over HTTP."""
 
@@ -90,6 +97,7 @@ FAULTS: dict[str, type[Fault]] = {
         Unauthenticated,
         Forbidden,
         TooLarge,
+        TooMany,
         Retryable,
     )
 }

@@ -383,7 +383,7 @@ class CapRow(Wire):
 
 
 class CapPage(Wire):
-    """A page of caps: the organization first, then agents by id."""
+    """A page of caps: the organization first, then departments and agents by id."""
 
     items: tuple[CapRow, ...]
     total: Count

@@ -97,6 +97,8 @@ ChannelId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$
 EventId = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7E]{1,256}$")]
 """CloudEvents `id`: printable ASCII without blanks."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+RoleName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z_-]{0,31}$")]
+"""A role of the gateway's catalogue; one that a hearer does not know holds nothing."""
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Sentence = Annotated[str, StringConstraints(max_length=SENTENCE_CHARS_MAX)]
 Text = Annotated[str, StringConstraints(max_length=TEXT_CHARS_MAX)]

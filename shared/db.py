@@ -25,6 +25,7 @@ POOL_CONNECTIONS_MAX = 8
 STATEMENT_S_MAX = 30
 LOCK_S_MAX = 10
 CONNECT_S_MAX = 5
+BY_KEY_ONLY = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
 
 _TRANSIENT = (
     asyncpg.PostgresConnectionError,
@@ -79,12 +80,23 @@ class Database:
     """The room's pool. Connects lazily, so that a room starts while Postgres is away."""
 
     def __init__(
-        self, dsn: str, *, schema: str, connections_max: int = POOL_CONNECTIONS_MAX
+        self,
+        dsn: str,
+        *,
+        schema: str,
+        connections_max: int = POOL_CONNECTIONS_MAX,
+        by_key_only: bool = False,
     ) -> None:
-        """Remember where to connect; `schema` becomes the search path."""
+        """Remember where to connect; `schema` becomes the search path.
+
+        `by_key_only`: for a pool whose statements look one thing up by its key. They are planned
+        once per connection, which takes longer than running them, and never scan a table: a plan
+        that was made while it was empty stays right.
+        """
         self._dsn = dsn
         self._schema = schema
         self._connections_max = connections_max
+        self._settings = BY_KEY_ONLY if by_key_only else {}
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._opening = asyncio.Lock()
 
@@ -118,6 +130,7 @@ class Database:
                             "lock_timeout": f"{LOCK_S_MAX}s",
                             "statement_timeout": f"{STATEMENT_S_MAX}s",
                             "idle_in_transaction_session_timeout": f"{STATEMENT_S_MAX}s",
+                            **self._settings,
                         },
                     )
         return self._pool

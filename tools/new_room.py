@@ -40,8 +40,8 @@ services/{room} is a room: it migrates, serves and says nothing yet. What is lef
 1. services/{room}/README.md: what it owns and what it does not; its lists are compared.
 2. contracts/{room}.py: what it says and answers; EVENTS, QUESTIONS and DURABLES in the catalogue
    (a durable per stream that it hears); then `make generate` and a minimal and a full sample each.
-3. services/host/bootstrap/rights.py: ASKING_ROOMS, if it asks other rooms; its user and subjects
-   in tests/integration/bus/matrix.json.
+3. contracts/catalog.py: `asked_by` of the questions that it asks other rooms; its user and its
+   subjects in tests/integration/bus/matrix.json.
 4. services/host/rooms.py: PARTS, if it runs as more than one process.
 5. compose.yaml, where there is one: a container of its own.
 6. services/{room}/migrations: its tables, in 0001 as long as that is not released.

@@ -22,7 +22,6 @@ from contracts.catalog import (
     answer_model,
     ask_model,
 )
-from services.host.bootstrap.rights import ASKING_ROOMS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SCHEMAS: Final = ROOT / "contracts" / "schemas"
@@ -172,7 +171,7 @@ def _stream_row(stream: StreamSpec) -> Sequence[str]:
 
 
 def _question_row(question: QuestionType) -> Sequence[str]:
-    askers = [room for room in ASKING_ROOMS if room != question.room]
+    askers = list(question.asked_by)
     if question.asked_by_channels:
         askers.insert(0, "channels")
     return (question.room, f"`{question.name}`", ", ".join(askers))

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from contracts.errors import AlreadyExists, Forbidden, Invalid, NotFound, Rejected, Unauthenticated
+from contracts.errors import (
+    AlreadyExists,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Rejected,
+    TooMany,
+    Unauthenticated,
+)
 
 
 class CredentialRefused(Unauthenticated):
@@ -16,7 +24,7 @@ class CredentialRefused(Unauthenticated):
 
     def __init__(self) -> None:
         super().__init__(
-            "send `Authorization: Bearer <key>` with an API key that exists, "
+            "send `Authorization: Bearer <key>` with an API key or a session that exists, "
             "has not expired and is not revoked",
             reason="credential_refused",
         )
@@ -36,6 +44,114 @@ class OrganizationMissing(Invalid):
         super().__init__(
             "name the organization: send the header X-Organization-Id",
             reason="organization_missing",
+        )
+
+
+class SignInRefused(Unauthenticated):
+    """Wrong password, unknown address, no membership: all answer the same."""
+
+    def __init__(self) -> None:
+        super().__init__("address and password do not fit together", reason="sign_in_refused")
+
+
+class SignInLocked(TooMany):
+    """Too many failures in a row, for a known address as for an unknown one."""
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(
+            f"too many failed sign-ins: try again in {retry_after_s} s",
+            reason="sign_in_locked",
+            retry_after_s=retry_after_s,
+        )
+
+
+class CrossSite(Forbidden):
+    """A session's cookie was sent along by a page of another site."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a change under a session's cookie has to come from this site's own pages: "
+            "send the session as bearer token instead",
+            reason="cross_site",
+        )
+
+
+class SessionNeeded(Forbidden):
+    """A person does this in their own session; no key does it for them (facts.md 11.2)."""
+
+    def __init__(self) -> None:
+        super().__init__("this takes a person's own session, not a key", reason="session_needed")
+
+
+class RoleNotAssignable(Forbidden):
+    """A role may assign, and change who holds, only roles that it strictly exceeds."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__(
+            f"only somebody whose role exceeds {role} may assign it or change who holds it",
+            reason="role_not_assignable",
+        )
+
+
+class LastOwner(Rejected):
+    """An organization always has an owner."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this is the organization's last owner: let somebody else become owner first",
+            reason="last_owner",
+        )
+
+
+class MembershipOverlaps(AlreadyExists):
+    """The person belongs to the department at that time or later already."""
+
+    def __init__(self, user_id: str) -> None:
+        super().__init__(
+            f"{user_id} belongs to the department at that time or later: end that first",
+            reason="membership_overlaps",
+        )
+
+
+class DepartmentFull(Rejected):
+    """A department's state has to fit into one event."""
+
+    def __init__(self, intervals_max: int) -> None:
+        super().__init__(
+            f"a department keeps at most {intervals_max} memberships, past ones included: "
+            "make another department",
+            reason="department_full",
+        )
+
+
+class InvitationRefused(NotFound):
+    """The token is unknown, expired, revoked or used: all answer the same."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no such invitation, or it is over: ask for another one",
+            reason="invitation_unknown",
+        )
+
+
+class DelegatesCycle(Invalid):
+    """An agent would be its own delegate, directly or through those that it pins."""
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(
+            f"{agent_id} would be its own delegate: pin versions that do not lead back to it",
+            reason="delegates_cycle",
+        )
+
+
+class CursorBehind(Rejected):
+    """What follows the cursor was let go: the reader missed something and has to know."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "events after this cursor are no longer kept: ask what is pending, then start "
+            "without a cursor",
+            reason="cursor_behind",
         )
 
 

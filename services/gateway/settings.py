@@ -44,6 +44,11 @@ class GatewaySettings(BaseSettings):
     )
     """Cap of a new organization that names none: USD above 0, empty for none (facts.md 2.1)."""
 
+    session_age_hours: Annotated[int, Field(ge=1, le=24 * 30)] = 12
+    """How long a sign-in lasts; nothing prolongs it."""
+    session_cookie_secure: bool = True
+    """Browsers send the session's cookie over HTTPS only; false for plain HTTP in a closed net."""
+
     @field_validator("org_monthly_budget_default_usd")
     @classmethod
     def _is_a_cap(cls, value: str) -> str:

@@ -9,6 +9,7 @@ from contracts.catalog import DURABLES
 from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
+from services.ledger.handlers.copying import DirectoryCopy
 from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.reading import Reader
 from services.ledger.settings import Settings
@@ -21,7 +22,7 @@ from shared.db import Database
 from shared.inbox import prune_forever
 from shared.outbox import Relay
 from shared.pull import Puller, retry_forever
-from shared.questions import Answerer, Responder
+from shared.questions import Answerer, Asker, Responder
 
 ROOM = "ledger"
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -57,6 +58,8 @@ def make_process(part: str) -> Process:
         for consumer in consumers:
             loops.append(partial(retry_forever, consumer))
         loops.append(partial(prune_forever, database, clock))
+        asker = Asker(bus, name=ROOM)
+        loops.append(DirectoryCopy(database=database, asker=asker, clock=clock).run)
     if part in ("all", "answer"):
         authorizer = Authorizer(database=database, book=RateBook.pinned(), clock=clock)
         reader = Reader(database=database, clock=clock)
@@ -78,6 +81,7 @@ def answers(authorizer: Authorizer, reader: Reader) -> dict[str, Answerer]:
         "list_entries": reader.answer_list_entries,
         "get_spend": reader.answer_get_spend,
         "list_caps": reader.answer_list_caps,
+        "get_applied": reader.answer_get_applied,
     }
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Column,
     Computed,
     DateTime,
+    ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
@@ -122,6 +123,62 @@ class Channel(LedgerTable, table=True):
     revoked: bool = Field(nullable=False)
     entity_revision: int = _bigint()
     changed_at: datetime = _moment()
+
+
+class Member(LedgerTable, table=True):
+    """Projection of the directory: a person of an organization; two events speak of them."""
+
+    __tablename__ = "member"
+
+    org: str = _text(primary_key=True)
+    user_id: str = _text(primary_key=True)
+    name: str | None = _text(nullable=True)
+    role: str | None = _text(nullable=True)
+    changed_revision: int = _bigint()
+    removed_revision: int = _bigint()
+
+
+class Department(LedgerTable, table=True):
+    """Projection of the directory: a department's cap and lead; two events speak of it."""
+
+    __tablename__ = "department"
+
+    org: str = _text(primary_key=True)
+    department_id: str = _text(primary_key=True)
+    name: str | None = _text(nullable=True)
+    lead_user_id: str | None = _text(nullable=True)
+    monthly_nanousd: int | None = _bigint(nullable=True)
+    cap_revision: int | None = _bigint(nullable=True)
+    changed_revision: int = _bigint()
+    removed_revision: int = _bigint()
+
+
+class DepartmentMember(LedgerTable, table=True):
+    """From when to when a person belongs to a department."""
+
+    __tablename__ = "department_member"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["org", "department_id"], ["ledger.department.org", "ledger.department.department_id"]
+        ),
+        Index("ix_department_member_org_user_id", "org", "user_id"),
+    )
+
+    org: str = _text(primary_key=True)
+    department_id: str = _text(primary_key=True)
+    user_id: str = _text(primary_key=True)
+    effective_at: datetime = Field(sa_type=DateTime(timezone=True), primary_key=True)
+    ends_at: datetime | None = _moment(nullable=True)
+
+
+class DirectoryCopy(LedgerTable, table=True):
+    """How far a ledger that started empty has asked the directory for what it holds."""
+
+    __tablename__ = "directory_copy"
+
+    id: int = Field(sa_type=Integer, primary_key=True)
+    cursor: str | None = _text(nullable=True)
+    finished_at: datetime | None = _moment(nullable=True)
 
 
 class Request(LedgerTable, table=True):

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from tests.bench.accounts import bench_accounts, bench_floods
 from tests.bench.asking import bench_authorize
+from tests.bench.gateway import bench_callers, bench_empty_room, bench_streams
 from tests.bench.ingesting import bench_ingest
 from tests.servers import Servers
 
@@ -50,6 +51,12 @@ async def main(rounds: int, events: int, asks: int) -> None:
                 servers, rounds=rounds, asks=asks
             ):
                 _add(table, name, unit, measured, bare, "a bare request and reply")
+            for figure in (
+                *await bench_callers(servers, rounds=rounds, asks=asks),
+                *await bench_streams(servers, rounds=rounds, asks=asks // 10),
+                *await bench_empty_room(servers),
+            ):
+                _add(table, *figure)
             plain = Servers(Path(folder) / "plain", has_accounts=False)
             await plain.start()
             try:

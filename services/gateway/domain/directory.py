@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from contracts.directory import AgentPublished, ChannelChanged, OrganizationChanged
+from contracts.directory import (
+    AgentPublished,
+    ChannelChanged,
+    DepartmentChanged,
+    MemberChanged,
+    OrganizationChanged,
+)
 from contracts.errors import Invalid
 from contracts.types import CapMode, Details, Wire
 from services.gateway.domain.permissions import APPROVALS_DECIDE, BUDGETS_MANAGE, ORG_SETTINGS
@@ -28,9 +34,12 @@ ORGANIZATION_FIELDS: Final[Mapping[str, Permission]] = {
     "unpriced_policy": BUDGETS_MANAGE,
     "on_unreachable": BUDGETS_MANAGE,
     "billing_timezone": BUDGETS_MANAGE,
+    "proactive_limit_nanousd": BUDGETS_MANAGE,
     "chat_may_waive_approvals": APPROVALS_DECIDE,
+    "public_live_data": ORG_SETTINGS,
 }
 """What may be changed, and which permission it takes (http.md, *Who may change what*)."""
+_LONG: Final = frozenset({"spec", "members"})
 _STAMPS: Final = frozenset({"entity_revision", "cap_revision", "changed_at", "published_at"})
 
 
@@ -92,6 +101,9 @@ def publish_agent(
         )
     said = AgentPublished(
         **{**spec, "agent_id": current.agent_id},
+        # Both belong to the agent, whatever its version.
+        grants=current.grants,
+        environments=current.environments,
         entity_revision=current.entity_revision + 1,
         cap_revision=current.cap_revision,
         version=current.version + 1,
@@ -105,8 +117,22 @@ def publish_agent(
 def change_agent(
     current: AgentPublished, fields: Mapping[str, Any], *, now: datetime
 ) -> AgentPublished | None:
-    """Another name, owner or visibility of the same version; None where nothing changes."""
+    """Another name, owner, visibility, grant or environment; None where nothing changes."""
     return _next(current, fields, stamp=None, now=now)
+
+
+def change_member(
+    current: MemberChanged, fields: Mapping[str, Any], *, now: datetime
+) -> MemberChanged | None:
+    """Another name or role; None where nothing changes."""
+    return _next(current, fields, stamp="changed_at", now=now)
+
+
+def change_department(
+    current: DepartmentChanged, fields: Mapping[str, Any], *, now: datetime
+) -> DepartmentChanged | None:
+    """Another name, lead, cap or members; None where nothing changes."""
+    return _next(current, fields, stamp="changed_at", now=now)
 
 
 def revoke_channel(current: ChannelChanged, *, now: datetime) -> ChannelChanged | None:
@@ -129,10 +155,10 @@ def changes(before: Wire | None, after: Wire) -> Details:
 
 def _settings(state: Wire) -> Details:
     settings = state.model_dump(mode="json", exclude=set(_STAMPS))
-    if "spec" in settings:
-        # Long and of any content: the entry says whether it changed, the version keeps it.
-        spec = json.dumps(settings["spec"], sort_keys=True, ensure_ascii=False)
-        settings["spec"] = f"sha256:{hashlib.sha256(spec.encode()).hexdigest()}"
+    for name in _LONG & settings.keys():
+        # Long and of any content: the entry says whether it changed, the event holds it.
+        text = json.dumps(settings[name], sort_keys=True, ensure_ascii=False)
+        settings[name] = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
     return settings
 
 

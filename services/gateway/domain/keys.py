@@ -1,7 +1,7 @@
-"""The form of API keys and of the deployment key.
+"""The form of credentials: API keys, sessions, invitations, and the deployment key.
 
-The one thing not to break: what is stored of a key can be compared with it, never turned into it.
-A secret has 256 random bits, so a plain SHA-256 needs neither salt nor stretching.
+The one thing not to break: what is stored of a secret can be compared with it, never turned into
+it. A secret has 256 random bits, so a plain SHA-256 needs neither salt nor stretching.
 """
 
 from __future__ import annotations
@@ -10,25 +10,35 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-KEY_ID_HEX_DIGITS = 16
+TOKEN_ID_HEX_DIGITS = 16
 SECRET_CHARS = 43
 """32 random bytes in URL-safe base64 without padding."""
-_KEY = re.compile(r"rk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})\Z", re.ASCII)
+_TOKEN = re.compile(r"(rk|rs|ri)_([0-9a-f]{16})_([A-Za-z0-9_-]{43})\Z", re.ASCII)
 _DEPLOYMENT_KEY = re.compile(r"rd_[A-Za-z0-9_-]{43}\Z", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """An organization's key as it was presented: nothing about it is checked yet."""
+class TokenKind(StrEnum):
+    """What a token opens; its prefix, so that a leaked one is recognized."""
 
-    key_id: str
+    API_KEY = "rk"
+    SESSION = "rs"
+    INVITATION = "ri"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as it was presented or drawn: nothing about it is checked yet."""
+
+    kind: TokenKind
+    token_id: str
     secret: str = field(repr=False)
 
     @property
     def text(self) -> str:
-        """The whole key, shown once when it is made."""
-        return f"rk_{self.key_id}_{self.secret}"
+        """The whole token, shown once when it is made."""
+        return f"{self.kind}_{self.token_id}_{self.secret}"
 
     @property
     def secret_sha256(self) -> bytes:
@@ -36,14 +46,14 @@ class ApiKey:
         return hashlib.sha256(self.secret.encode()).digest()
 
     def fits(self, secret_sha256: bytes) -> bool:
-        """Whether this is the key that the stored digest was made of, in constant time."""
+        """Whether this is the token that the stored digest was made of, in constant time."""
         return hmac.compare_digest(self.secret_sha256, secret_sha256)
 
 
-def parse_api_key(text: str) -> ApiKey | None:
-    """Read `rk_<16 hex digits>_<43 characters>`; None where the text has another form."""
-    match = _KEY.match(text)
-    return ApiKey(match[1], match[2]) if match else None
+def parse_token(text: str) -> Token | None:
+    """Read `<kind>_<16 hex digits>_<43 characters>`; None where the text has another form."""
+    match = _TOKEN.match(text)
+    return Token(TokenKind(match[1]), match[2], match[3]) if match else None
 
 
 def is_deployment_key(text: str, *, sha256_hex: str) -> bool:

@@ -18,6 +18,8 @@ BUDGETS_MANAGE: Final = "budgets:manage"
 ORG_SETTINGS: Final = "org:settings"
 APPROVALS_DECIDE: Final = "approvals:decide"
 RUNS_VIEW: Final = "runs:view"
+MEMBERS_MANAGE: Final = "members:manage"
+AGENTS_RUN: Final = "agents:run"
 AGENTS_VIEW: Final = "agents:view"
 AGENTS_EDIT: Final = "agents:edit"
 AGENTS_PUBLISH: Final = "agents:publish"
@@ -30,7 +32,7 @@ GLOBAL: Final = (
     "connections:manage",
     "connections:view",
     "mcp:manage",
-    "members:manage",
+    MEMBERS_MANAGE,
     "ml:invoke",
     "org:delete",
     ORG_SETTINGS,
@@ -104,6 +106,46 @@ ROLES: Final[Mapping[str, Mapping[str, Scope]]] = MappingProxyType(
     }
 )
 """Role to permission to scope (facts.md 11.2); a global permission stands at `ALL`."""
+
+
+Held = Mapping[str, Scope]
+"""What somebody holds, and how far each permission reaches."""
+OWNER: Final = "owner"
+
+
+def held_by_role(role: str) -> Held:
+    """What a role holds; nothing for an unknown one."""
+    return ROLES.get(role, {})
+
+
+def held_by_key(names: Iterable[str]) -> Held:
+    """What a key holds: each permission reaches everywhere or is not there."""
+    return dict.fromkeys(names, Scope.ALL)
+
+
+def narrowed(held: Held, role: str) -> Held:
+    """What remains of a key when its maker's role is `role` now: the narrower of both."""
+    limits = held_by_role(role)
+    # A resource permission of a key means everywhere: where the maker's reaches less, it is lost.
+    return {name: scope for name, scope in held.items() if limits.get(name, Scope.NONE) >= scope}
+
+
+def whole(held: Held) -> frozenset[str]:
+    """The permissions that are held without any limit; what a key may be given."""
+    return frozenset(name for name, scope in held.items() if scope is Scope.ALL)
+
+
+def exceeds(held: Held, role: str) -> bool:
+    """Whether somebody holds all that a role holds, and more (facts.md 11.2).
+
+    Nobody exceeds the owner, and nobody their own role. An unknown role holds nothing, yet is no
+    role to be assigned: `ROLES` says which are.
+    """
+    role_held = held_by_role(role)
+    reaches = {name: scope for name, scope in held.items() if name not in KEYS_ONLY}
+    return all(reaches.get(name, Scope.NONE) >= scope for name, scope in role_held.items()) and any(
+        scope > role_held.get(name, Scope.NONE) for name, scope in reaches.items()
+    )
 
 
 def scope_of(role: str, permission: str) -> Scope:

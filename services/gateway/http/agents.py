@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
-import orjson
-from pydantic import ConfigDict, Field, field_validator
-
-from contracts.directory import AgentArchived, AgentPublished, PinnedDelegate
-from contracts.types import AgentId, Details, Id, Instant, Name, Revision, Wire
+from contracts.directory import AgentArchived, AgentPublished
 from services.gateway.domain import directory
 from services.gateway.domain.permissions import AGENTS_EDIT, AGENTS_PUBLISH, AGENTS_VIEW
-from services.gateway.errors import AgentIsArchived, DelegatesMissing, Taken, Unknown
+from services.gateway.errors import (
+    AgentIsArchived,
+    DelegatesCycle,
+    DelegatesMissing,
+    PermissionMissing,
+    Taken,
+    Unknown,
+)
+from services.gateway.http.access import asking_of, lacking_on, require_on_agent
+from services.gateway.http.agent_fields import (
+    Agent,
+    AgentPage,
+    AgentPatch,
+    AgentQuery,
+    AgentRow,
+    AgentSpec,
+    NewAgent,
+    PublishedAgent,
+)
+from services.gateway.http.applied import is_applied
 from services.gateway.http.contract import Call, Contract, route
-from services.gateway.http.fields import Body, NoBody, NoQuery, Page, PageQuery, Patch, Usd, UsdCap
+from services.gateway.http.fields import NoBody, NoQuery
 from services.gateway.http.once import create_once
 from services.gateway.store import agents
 from services.gateway.store.acts import record_act
@@ -22,123 +37,9 @@ from services.gateway.store.agents import StoredAgent
 if TYPE_CHECKING:
     from shared.db import Connection
 
-SPEC_BYTES_MAX = 64 * 1024
-DELEGATES_MAX = 100
-Visibility = Literal["org", "private"]
 
-
-class Budget(Body):
-    """`monthly_usd`: the agent's cap per calendar month; null for none."""
-
-    monthly_usd: UsdCap | None = None
-
-
-class PinnedDelegateIn(Body):
-    """A delegate at the version that the publisher saw."""
-
-    agent_id: AgentId
-    version: Annotated[int, Field(ge=1, strict=True)]
-
-
-class AgentSpec(Body):
-    """The whole governance part of a spec: an absent field takes its default."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "Researcher", "budget": {"monthly_usd": "25.00"}}]}
-    )
-
-    name: Name
-    owner_user_id: Id | None = None
-    visibility: Visibility = "org"
-    budget: Budget = Budget()
-    delegates: Annotated[tuple[PinnedDelegateIn, ...], Field(max_length=DELEGATES_MAX)] = ()
-    max_steps: Annotated[int, Field(ge=1, le=10_000, strict=True)] | None = None
-    max_depth: Annotated[int, Field(ge=0, le=100, strict=True)] | None = None
-    max_fanout: Annotated[int, Field(ge=1, le=1_000, strict=True)] | None = None
-    spec: Details = {}
-    """The rest of the spec, kept as it is; at most 64 KiB."""
-
-    @field_validator("spec")
-    @classmethod
-    def _is_bounded(cls, value: Details) -> Details:
-        if len(orjson.dumps(value)) > SPEC_BYTES_MAX:
-            raise ValueError(f"at most {SPEC_BYTES_MAX} bytes of JSON")
-        return value
-
-    def published_fields(self) -> dict[str, Any]:
-        """As the contract's fields, money in nano-USD."""
-        return {
-            **dict(self),
-            "budget": {"monthly_nanousd": self.budget.monthly_usd},
-            "delegates": tuple(PinnedDelegate(**dict(pin)) for pin in self.delegates),
-        }
-
-
-class NewAgent(AgentSpec):
-    """A spec and the id of the platform that the agent comes from."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "agent_id": "researcher",
-                    "name": "Researcher",
-                    "budget": {"monthly_usd": "25.00"},
-                }
-            ]
-        }
-    )
-
-    agent_id: AgentId
-
-
-class AgentPatch(Patch):
-    """What may change without another version."""
-
-    NULLABLE: ClassVar[frozenset[str]] = frozenset({"owner_user_id"})
-    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "Research desk"}]})
-
-    name: Name | None = None
-    owner_user_id: Id | None = None
-    visibility: Visibility | None = None
-
-
-class AgentRow(Wire):
-    """An agent as lists show it."""
-
-    agent_id: AgentId
-    version: int
-    name: Name
-    owner_user_id: Id | None
-    visibility: Visibility
-    budget_monthly_usd: Usd | None
-    cap_revision: Revision
-    delegates: tuple[PinnedDelegate, ...]
-    max_steps: int | None
-    max_depth: int | None
-    max_fanout: int | None
-    archived_at: Instant | None
-    entity_revision: Revision
-    created_at: Instant
-    published_at: Instant
-
-
-class Agent(AgentRow):
-    """An agent with the rest of its published spec."""
-
-    spec: Details
-
-
-class AgentQuery(PageQuery):
-    """A page of agents."""
-
-    include_archived: bool = False
-
-
-AgentPage = Page[AgentRow]
-
-
-def _fields(stored: StoredAgent) -> dict[str, Any]:
+def fields_of(stored: StoredAgent) -> dict[str, Any]:
+    """A stored agent as an answer shows it."""
     return {
         **dict(stored.published),
         "budget_monthly_usd": stored.published.budget.monthly_nanousd,
@@ -148,26 +49,44 @@ def _fields(stored: StoredAgent) -> dict[str, Any]:
     }
 
 
-async def _require_pins(connection: Connection, org: str, spec: AgentSpec) -> None:
+async def _require_pins(connection: Connection, call: Call[Any, Any], spec: AgentSpec) -> None:
+    """Every pinned delegate is published, not archived, and seen by whoever pins it."""
+    org = call.org
     locked = await agents.lock_agents(connection, org, {pin.agent_id for pin in spec.delegates})
-    published = {
-        name: agent.published.version for name, agent in locked.items() if agent.archived_at is None
+    asking = await asking_of(connection, call)
+    seen = {
+        name: agent.published
+        for name, agent in locked.items()
+        if agent.archived_at is None
+        and (call.caller.signed_in is None or not lacking_on(asking, agent.published, AGENTS_VIEW))
     }
     pins = [(pin.agent_id, pin.version) for pin in spec.delegates]
+    published = {name: state.version for name, state in seen.items()}
     if missing := directory.missing_pins(pins, published):
         raise DelegatesMissing(missing)
 
 
 async def _publish(
     connection: Connection, call: Call[Any, Any], before: StoredAgent | None, said: AgentPublished
-) -> Agent:
+) -> PublishedAgent:
     await agents.save_version(connection, call.org, said, published_by=call.caller.pseudonym)
     details = directory.changes(before.published if before else None, said)
     act = call.act("agent.published", "agent", said.agent_id, **details)
     await record_act(connection, act, said)
     created_at = before.created_at if before else said.published_at
     stored = StoredAgent(said.agent_id, said.entity_revision, said, created_at, None)
-    return Agent(**_fields(stored))
+    changed = said.budget.monthly_nanousd is not None or (
+        before is not None and before.published.budget != said.budget
+    )
+    # What still has to be applied is asked for after the commit.
+    return PublishedAgent(**fields_of(stored), effective=not changed)
+
+
+async def _once_applied(call: Call[Any, Any], answer: PublishedAgent) -> PublishedAgent:
+    effective = answer.effective or await is_applied(
+        call, "agent", answer.agent_id, answer.entity_revision
+    )
+    return answer.model_copy(update={"effective": effective})
 
 
 @route(
@@ -178,23 +97,32 @@ async def _publish(
         needs=(AGENTS_EDIT, AGENTS_PUBLISH),
         query=NoQuery,
         body=NewAgent,
-        answer=Agent,
+        answer=PublishedAgent,
         status=201,
         takes_idempotency_key=True,
     ),
 )
-async def create_agent(call: Call[NoQuery, NewAgent]) -> Agent:
-    """Pinned delegates have to exist at that version and not be archived."""
-    said = directory.publish_agent(None, call.body.published_fields(), now=call.ports.clock.now())
+async def create_agent(call: Call[NoQuery, NewAgent]) -> PublishedAgent:
+    """Pinned delegates have to exist at that version and not be archived.
 
-    async def create(connection: Connection) -> Agent:
-        await _require_pins(connection, call.org, call.body)
+    A person who names no owner is the owner.
+    """
+    spec = call.body.published_fields()
+    if "owner_user_id" not in call.body.model_fields_set:
+        spec["owner_user_id"] = call.caller.user_id
+    said = directory.publish_agent(None, spec, now=call.ports.clock.now())
+
+    async def create(connection: Connection) -> PublishedAgent:
+        asking = await asking_of(connection, call)
+        if lacking := lacking_on(asking, said, AGENTS_EDIT, AGENTS_PUBLISH):
+            raise PermissionMissing(lacking)
+        await _require_pins(connection, call, call.body)
         if not await agents.save_new_agent(connection, call.org, said):
             raise Taken("agent", said.agent_id)
         return await _publish(connection, call, None, said)
 
-    created = await create_once(call, create, model=Agent)
-    return created.answer
+    created = await create_once(call, create, model=PublishedAgent)
+    return await _once_applied(call, created.answer)
 
 
 @route(
@@ -206,19 +134,21 @@ async def create_agent(call: Call[NoQuery, NewAgent]) -> Agent:
         query=AgentQuery,
         body=NoBody,
         answer=AgentPage,
+        on_agent=True,
     ),
 )
 async def list_agents(call: Call[AgentQuery, NoBody]) -> AgentPage:
-    """By id, archived ones only where asked for."""
+    """By id, those that the caller may see; archived ones only where asked for."""
     async with call.ports.database.reading() as connection:
         rows, total = await agents.list_agents(
             connection,
             call.org,
+            asking=await asking_of(connection, call),
             include_archived=call.query.include_archived,
             skip=call.query.skip,
             limit=call.query.limit,
         )
-    return AgentPage(items=tuple(AgentRow(**_fields(row)) for row in rows), total=total)
+    return AgentPage(items=tuple(AgentRow(**fields_of(row)) for row in rows), total=total)
 
 
 @route(
@@ -230,21 +160,31 @@ async def list_agents(call: Call[AgentQuery, NoBody]) -> AgentPage:
         query=NoQuery,
         body=NoBody,
         answer=Agent,
+        on_agent=True,
     ),
 )
 async def get_agent(call: Call[NoQuery, NoBody]) -> Agent:
     """Its newest published version. A slash in the id is sent as `%2F`."""
     async with call.ports.database.reading() as connection:
         stored = await agents.load_agent(connection, call.org, call.path_id("agent_id"))
-    if stored is None:
-        raise Unknown("agent")
-    return Agent(**_fields(stored))
+        if stored is None:
+            raise Unknown("agent")
+        await require_on_agent(connection, call, stored.published, AGENTS_VIEW)
+    return Agent(**fields_of(stored))
 
 
-async def _lock_live(connection: Connection, org: str, agent_id: str) -> StoredAgent:
-    stored = (await agents.lock_agents(connection, org, (agent_id,))).get(agent_id)
+async def lock_live(
+    connection: Connection, call: Call[Any, Any], agent_id: str, *needed: str
+) -> StoredAgent:
+    """An agent that takes runs and on which the caller holds what is needed, locked.
+
+    Raises:
+        Unknown, PermissionMissing, AgentIsArchived.
+    """
+    stored = (await agents.lock_agents(connection, call.org, (agent_id,))).get(agent_id)
     if stored is None:
         raise Unknown("agent")
+    await require_on_agent(connection, call, stored.published, *needed)
     if stored.archived_at is not None:
         raise AgentIsArchived(agent_id)
     return stored
@@ -254,30 +194,33 @@ async def _lock_live(connection: Connection, org: str, agent_id: str) -> StoredA
     "PATCH",
     "/agents/{agent_id:str}",
     Contract(
-        summary="Rename an agent, give it another owner or visibility",
+        summary="Change an agent's name, owner, visibility or environments",
         needs=(AGENTS_EDIT,),
         query=NoQuery,
         body=AgentPatch,
         answer=Agent,
         refusals=(400,),
+        on_agent=True,
     ),
 )
 async def change_agent(call: Call[NoQuery, AgentPatch]) -> Agent:
-    """The published version stays; everything else takes a new one."""
-    agent_id = call.path_id("agent_id")
+    """The published version stays; environments also need `agents:publish`."""
+    agent_id, given = call.path_id("agent_id"), call.body.given()
+    needed = (AGENTS_EDIT, AGENTS_PUBLISH) if "environments" in given else (AGENTS_EDIT,)
     async with call.ports.database.transaction() as connection:
-        stored = await _lock_live(connection, call.org, agent_id)
-        said = directory.change_agent(
-            stored.published, call.body.given(), now=call.ports.clock.now()
-        )
+        stored = await lock_live(connection, call, agent_id, *needed)
+        for environment in given.get("environments", ()):
+            if environment.version > stored.published.version:
+                raise Unknown("agent version")
+        said = directory.change_agent(stored.published, given, now=call.ports.clock.now())
         if said is None:
-            return Agent(**_fields(stored))
+            return Agent(**fields_of(stored))
         await agents.save_agent(connection, call.org, said)
         details = directory.changes(stored.published, said)
         act = call.act("agent.published", "agent", agent_id, **details)
         await record_act(connection, act, said)
     changed = StoredAgent(agent_id, said.entity_revision, said, stored.created_at, None)
-    return Agent(**_fields(changed))
+    return Agent(**fields_of(changed))
 
 
 @route(
@@ -288,30 +231,50 @@ async def change_agent(call: Call[NoQuery, AgentPatch]) -> Agent:
         needs=(AGENTS_PUBLISH,),
         query=NoQuery,
         body=AgentSpec,
-        answer=Agent,
+        answer=PublishedAgent,
         refusals=(400,),
         status=201,
         takes_idempotency_key=True,
+        on_agent=True,
     ),
 )
-async def publish_version(call: Call[NoQuery, AgentSpec]) -> Agent:
-    """The body is the whole spec. Pinned delegates have to exist and not be archived."""
+async def publish_version(call: Call[NoQuery, AgentSpec]) -> PublishedAgent:
+    """The body is the whole spec. Pinned delegates have to exist and not be archived.
+
+    Grants and environments belong to the agent and stay.
+    """
     agent_id = call.path_id("agent_id")
 
-    async def create(connection: Connection) -> Agent:
+    async def create(connection: Connection) -> PublishedAgent:
         pinned = {pin.agent_id for pin in call.body.delegates}
         # All at once and in one order: two agents that pin one another must not deadlock.
         await agents.lock_agents(connection, call.org, {agent_id, *pinned})
-        before = await _lock_live(connection, call.org, agent_id)
-        await _require_pins(connection, call.org, call.body)
+        before = await lock_live(connection, call, agent_id, AGENTS_PUBLISH)
+        await _require_pins(connection, call, call.body)
+        await _refuse_cycle(connection, call.org, agent_id, call.body)
         said = directory.publish_agent(
             before.published, call.body.published_fields(), now=call.ports.clock.now()
         )
+        # What the body names of the agent itself is a change of it.
+        asking = await asking_of(connection, call)
+        if lacking := lacking_on(asking, said, AGENTS_PUBLISH):
+            raise PermissionMissing(lacking)
         await agents.save_agent(connection, call.org, said)
         return await _publish(connection, call, before, said)
 
-    created = await create_once(call, create, model=Agent)
-    return created.answer
+    created = await create_once(call, create, model=PublishedAgent)
+    return await _once_applied(call, created.answer)
+
+
+async def _refuse_cycle(connection: Connection, org: str, agent_id: str, spec: AgentSpec) -> None:
+    """Follow the pins, each at its frozen version; the agent itself must not be among them."""
+    waiting = {(pin.agent_id, pin.version) for pin in spec.delegates}
+    walked: set[tuple[str, int]] = set()
+    while waiting:
+        if any(name == agent_id for name, _ in waiting):
+            raise DelegatesCycle(agent_id)
+        walked |= waiting
+        waiting = await agents.load_pins(connection, org, waiting) - walked
 
 
 @route(
@@ -323,6 +286,7 @@ async def publish_version(call: Call[NoQuery, AgentSpec]) -> Agent:
         query=NoQuery,
         body=NoBody,
         answer=Agent,
+        on_agent=True,
     ),
 )
 async def archive_agent(call: Call[NoQuery, NoBody]) -> Agent:
@@ -332,15 +296,16 @@ async def archive_agent(call: Call[NoQuery, NoBody]) -> Agent:
         stored = (await agents.lock_agents(connection, call.org, (agent_id,))).get(agent_id)
         if stored is None:
             raise Unknown("agent")
+        await require_on_agent(connection, call, stored.published, AGENTS_EDIT, AGENTS_PUBLISH)
         if stored.archived_at is not None:
-            return Agent(**_fields(stored))
+            return Agent(**fields_of(stored))
         revision = stored.entity_revision + 1
         said = AgentArchived(entity_revision=revision, agent_id=agent_id, archived_at=now)
         await agents.save_archived(connection, call.org, agent_id, entity_revision=revision, at=now)
         act = call.act("agent.archived", "agent", agent_id, name=stored.published.name)
         await record_act(connection, act, said)
     archived = StoredAgent(agent_id, revision, stored.published, stored.created_at, now)
-    return Agent(**_fields(archived))
+    return Agent(**fields_of(archived))
 
 
 ROUTES = (

@@ -17,7 +17,7 @@ from services.gateway.domain.permissions import (
 )
 from services.gateway.errors import PermissionMissing, Unknown
 from services.gateway.http.contract import Call, Contract, route
-from services.gateway.http.fields import Body, NoBody, NoQuery, Page, PageQuery
+from services.gateway.http.fields import Body, NoBody, NoQuery, Page, PageQuery, SafeName
 from services.gateway.http.once import create_once
 from services.gateway.store import api_keys, channels
 from services.gateway.store.acts import record_act
@@ -38,7 +38,7 @@ class NewKey(Body):
         json_schema_extra={"examples": [{"name": "reports", "permissions": ["runs:view"]}]}
     )
 
-    name: Name
+    name: SafeName
     permissions: Permissions
     channel_id: ChannelId | None = None
     expires_at: Instant | None = None
@@ -119,6 +119,10 @@ async def create_api_key(call: Call[NoQuery, NewKey]) -> CreatedKey:
         permissions=body.permissions,
         at=now,
         by=call.caller.pseudonym,
+        # A channel's key is the channel's; another speaks for its maker and ends with them.
+        by_user_id=(call.caller.user_id or call.caller.speaks_for)
+        if body.channel_id is None
+        else None,
         channel_id=body.channel_id,
         expires_at=body.expires_at,
         ip_address=call.ip_address,

@@ -21,10 +21,17 @@ from services.gateway.http import (
     api_keys,
     authorize,
     channels,
+    departments,
     events,
+    feed,
+    grants,
+    invitations,
+    live,
+    members,
     orgs,
     roles,
     runs,
+    sessions,
     spend,
 )
 from services.gateway.http.callers import Authentication
@@ -40,11 +47,18 @@ PREFIX: Final = "/api/v1"
 BODY_BYTES_MAX: Final = 1024 * 1024
 """Of one request; an event alone has its own limit (design.md 2, *Envelope*)."""
 RESOURCES: Final[tuple[HTTPRouteHandler, ...]] = (
+    *sessions.ROUTES,
+    *invitations.ROUTES,
     *orgs.ROUTES,
+    *members.ROUTES,
+    *departments.ROUTES,
     *api_keys.ROUTES,
     *agents.ROUTES,
+    *grants.ROUTES,
     *channels.ROUTES,
     *events.ROUTES,
+    *feed.ROUTES,
+    *live.ROUTES,
     *authorize.ROUTES,
     *runs.ROUTES,
     *spend.ROUTES,

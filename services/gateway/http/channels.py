@@ -24,7 +24,7 @@ from services.gateway.domain.permissions import (
 from services.gateway.errors import PermissionMissing, Taken, Unknown
 from services.gateway.http.asking import ask_bootstrap
 from services.gateway.http.contract import Call, Contract, route
-from services.gateway.http.fields import Body, NoBody, NoQuery, Page, PageQuery
+from services.gateway.http.fields import Body, NoBody, NoQuery, Page, PageQuery, SafeName
 from services.gateway.http.once import create_once
 from services.gateway.store import api_keys, channels
 from services.gateway.store.acts import record_act
@@ -46,7 +46,7 @@ class NewChannel(Body):
     )
 
     channel_id: ChannelId
-    name: Name
+    name: SafeName
     rights: Annotated[tuple[ChannelRight, ...], Field(max_length=len(ChannelRight))] = ()
 
     @field_validator("rights")
@@ -133,7 +133,7 @@ async def create_channel(call: Call[NoQuery, NewChannel]) -> CreatedChannel:
         key, _ = await mint_key(connection, order)
         return CreatedChannel(
             **_fields(StoredChannel(now, said)),
-            key_id=key.key_id,
+            key_id=key.token_id,
             api_key=key.text,
             nats=BusCredential(available=False),
         )

@@ -11,18 +11,19 @@ import typing
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from litestar import Request, Response
 from litestar.connection import ASGIConnection
+from litestar.datastructures import Cookie
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
-from pydantic import TypeAdapter, ValidationError
+from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from contracts.envelope import decode_mapping, invalid_from
 from contracts.errors import Invalid
 from contracts.types import AgentId, ChannelId, Id, OrgId, Wire
 from services.gateway.domain.json_text import parse, refuse_unstorable
-from services.gateway.domain.permissions import CATALOGUE, missing_from
+from services.gateway.domain.permissions import CATALOGUE
 from services.gateway.errors import (
     DeploymentKeyNeeded,
     OrganizationMissing,
@@ -31,9 +32,9 @@ from services.gateway.errors import (
     Unknown,
     UnsupportedMedia,
 )
-from services.gateway.http.callers import Caller
+from services.gateway.http.callers import NOBODY, Caller, CallerKind
 from services.gateway.http.edge import SLASH
-from services.gateway.http.fields import Body, NoBody, Query
+from services.gateway.http.fields import Body, NoBody, Query, TakesEffect
 from services.gateway.http.ports import Ports
 from services.gateway.store.acts import Act
 from services.gateway.store.organizations import load_organization
@@ -44,6 +45,8 @@ A = TypeVar("A", bound=Wire | None)
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 CONTRACT: Final = "contract"
 PUBLIC: Final = "public"
+COOKIES: Final = "cookies"
+NOT_YET_EFFECTIVE: Final = 202
 ORGANIZATION_HEADER: Final = "X-Organization-Id"
 JSON: Final = "application/json"
 
@@ -53,10 +56,14 @@ class Needs(StrEnum):
 
     NOTHING = "nothing"
     """Public."""
+    SELF = "self"
+    """Any credential, about the caller alone: no organization is acted in."""
     MEMBERSHIP = "membership"
     """Any credential; the organization is the caller's own."""
+    ORGANIZATION = "organization"
+    """Any credential, in one organization; what is answered depends on what the caller holds."""
     DEPLOYMENT = "deployment"
-    """The deployment key."""
+    """The deployment key, or an app admin."""
     BY_FIELD = "by_field"
     """Depends on what is changed: the handler asks, and its summary says so."""
 
@@ -74,6 +81,10 @@ class Contract(Generic[Q, B, A]):
     takes_idempotency_key: bool = False
     refusals: tuple[int, ...] = ()
     """Statuses beyond those that every route has."""
+    on_agent: bool = False
+    """A person's access to the very agent decides: the handler asks (`http/access.py`)."""
+    own_session: bool = False
+    """A person does it in their own session; no key does."""
     documented_body: type[Any] | None = None
     """Where the handler reads the body itself."""
     media_type: str = JSON
@@ -120,7 +131,7 @@ class Call(Generic[Q, B]):
         """
         return Act(
             action=action,
-            org=self.request.state.org or target_id,
+            org=self.request.state.org or (target_id if kind == "organization" else None),
             target_type=kind,
             target_id=target_id,
             actor=self.caller.pseudonym,
@@ -128,6 +139,10 @@ class Call(Generic[Q, B]):
             details=details,
             ip_address=self.ip_address,
         )
+
+    def send_cookie(self, cookie: Cookie) -> None:
+        """Let the answer set a cookie."""
+        self.request.state[COOKIES] = (*self.request.state.get(COOKIES, ()), cookie)
 
     def path_id(self, name: str) -> str:
         """An id of the path; one that has not the form of an id is unknown.
@@ -138,12 +153,18 @@ class Call(Generic[Q, B]):
         return _path_id(self.request.path_params, name)
 
 
+GrantKind = Annotated[str, StringConstraints(pattern=r"^(user|department)$")]
 PATH_IDS: Final[dict[str, tuple[str, TypeAdapter[str]]]] = {
     "org": ("organization", TypeAdapter(OrgId)),
     "agent_id": ("agent", TypeAdapter(AgentId)),
     "channel_id": ("channel", TypeAdapter(ChannelId)),
     "key_id": ("API key", TypeAdapter(Id)),
     "run_id": ("run", TypeAdapter(Id)),
+    "user_id": ("member", TypeAdapter(Id)),
+    "department_id": ("department", TypeAdapter(Id)),
+    "invitation_id": ("invitation", TypeAdapter(Id)),
+    "grantee_id": ("grant", TypeAdapter(Id)),
+    "kind": ("grant", TypeAdapter(GrantKind)),
 }
 
 
@@ -164,20 +185,30 @@ def route(
         async def endpoint(request: Request[Any, Any, Any]) -> Response[bytes]:
             query = read_query(request, contract.query)
             body = await read_body(request, contract.body)
-            answer = await function(Call(request, request.user, query, body))
-            return respond(answer, contract.status)
+            caller = request.scope.get("user") or NOBODY
+            answer = await function(Call(request, caller, query, body))
+            response = respond(answer, _status_of(answer, contract))
+            for cookie in request.state.get(COOKIES, ()):
+                response.set_cookie(cookie)
+            return response
 
         endpoint.__doc__ = function.__doc__
         return HTTPRouteHandler(
             path,
             http_method=method,
             name=function.__name__,
-            opt={CONTRACT: contract},
+            opt={CONTRACT: contract, PUBLIC: contract.needs is Needs.NOTHING},
             # Every answer brings its own; the framework's default for DELETE forbids a body.
             status_code=200,
         )(endpoint)
 
     return wrap
+
+
+def _status_of(answer: Wire | None, contract: Contract[Any, Any, Any]) -> int:
+    """202 where the change is made and not in effect yet."""
+    waits = isinstance(answer, TakesEffect) and not answer.effective
+    return NOT_YET_EFFECTIVE if waits else contract.status
 
 
 def respond(answer: Wire | None, status: int) -> Response[bytes]:
@@ -194,43 +225,64 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         OrganizationMissing, DeploymentKeyNeeded, PermissionMissing.
     """
     contract: Contract[Any, Any, Any] | None = handler.opt.get(CONTRACT)
+    connection.state.org = None
     if contract is None or contract.needs is Needs.NOTHING:
         return
-    caller: Caller = connection.user
-    connection.state.org = await _organization_of(connection, caller, contract)
-    if contract.needs is Needs.DEPLOYMENT and not caller.is_deployment:
+    caller = await _acting(connection, connection.user, contract)
+    connection.scope["user"] = caller
+    if contract.needs is Needs.DEPLOYMENT and not caller.rules_deployment:
         raise DeploymentKeyNeeded
+    if contract.own_session:
+        caller.require_session()
     if isinstance(contract.needs, tuple):
-        missing = missing_from(caller.permissions, contract.needs)
-        if missing:
+        missing = caller.lacks(contract.needs)
+        if missing and not (contract.on_agent and caller.kind is CallerKind.PERSON):
             raise PermissionMissing(missing)
 
 
-async def _organization_of(
+async def _acting(
     connection: ASGIConnection[Any, Any, Any, Any],
     caller: Caller,
     contract: Contract[Any, Any, Any],
-) -> str | None:
+) -> Caller:
+    """The caller in the organization that is acted in; `state.org` names it."""
+    if contract.needs is Needs.SELF:
+        return caller
     named = set(connection.headers.getall(ORGANIZATION_HEADER.lower(), []))
     if "org" in connection.path_params:
         named.add(_path_id(connection.path_params, "org"))
     if len(named) > 1 or (caller.org is not None and not named <= {caller.org}):
         raise OrganizationUnknown
-    if caller.org is not None:
-        return caller.org
+    org = caller.org or _named_or_only(named, caller, contract)
+    if org is not None and caller.rules_deployment:
+        await _require_organization(connection, org)
+    connection.state.org = org
+    if org is None or caller.signed_in is None:
+        return caller
+    return caller.acting_in(org)
+
+
+def _named_or_only(
+    named: set[str], caller: Caller, contract: Contract[Any, Any, Any]
+) -> str | None:
     if contract.needs is Needs.DEPLOYMENT:
         return None
-    if not named:
-        if contract.needs is Needs.MEMBERSHIP:
-            return None
-        raise OrganizationMissing
+    if named:
+        return named.pop()
+    if contract.needs is Needs.MEMBERSHIP:
+        return None
+    belongings = caller.signed_in.belongings if caller.signed_in else ()
+    if len(belongings) == 1:
+        return belongings[0].org
+    raise OrganizationMissing
+
+
+async def _require_organization(connection: ASGIConnection[Any, Any, Any, Any], org: str) -> None:
     ports: Ports = connection.app.state.ports
     pool = await ports.database.pool()
-    org = named.pop()
     async with pool.acquire() as database:
         if "\x00" in org or await load_organization(database, org) is None:
             raise OrganizationUnknown
-    return org
 
 
 def read_query(request: Request[Any, Any, Any], model: type[Q]) -> Q:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -18,12 +19,21 @@ from pydantic import (
 )
 
 from contracts.ledger import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
-from contracts.types import Wire
+from contracts.types import Name, Wire
 from services.gateway.domain.money import USD_PATTERN, parse_usd, usd_text
+from services.gateway.domain.names import EMAIL_CHARS_MAX, clean_email, clean_name
 
 T = TypeVar("T")
 SKIP_MAX = 1_000_000
 
+SafeName = Annotated[Name, AfterValidator(clean_name)]
+"""A name that people read: no control characters, none that turn the direction of writing."""
+Email = Annotated[
+    str,
+    Field(min_length=3, max_length=EMAIL_CHARS_MAX),
+    AfterValidator(clean_email),
+    WithJsonSchema({"type": "string", "format": "email", "examples": ["ana@example.org"]}),
+]
 _SERIALIZE = PlainSerializer(usd_text, return_type=str, when_used="json")
 
 
@@ -97,6 +107,13 @@ class Patch(Body):
 
 class Query(Body):
     """Parameters of a GET; an unknown one is refused: a typo must not widen a filter."""
+
+
+class TakesEffect(Wire):
+    """An answer about a change that the ledger has to apply; 202 where it is not in effect yet."""
+
+    effective: bool
+    """Whether the next request is decided under it; also true where nothing has to be applied."""
 
 
 class NoQuery(Query):

@@ -18,13 +18,14 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from services.gateway.http.contract import (
     CONTRACT,
     JSON,
+    NOT_YET_EFFECTIVE,
     ORGANIZATION_HEADER,
     PATH_IDS,
     Contract,
     Needs,
 )
 from services.gateway.http.events import BATCH, ONE
-from services.gateway.http.fields import NoBody
+from services.gateway.http.fields import NoBody, TakesEffect
 from services.gateway.http.once import HEADER as IDEMPOTENCY_HEADER
 from services.gateway.http.once import KEY_CHARS_MAX
 from services.gateway.http.problems import MEDIA_TYPE, Problem
@@ -39,12 +40,14 @@ _REFUSALS: Final = {
     "409": "The id is taken, or the Idempotency-Key was used for another request",
     "413": "The body has more than 1 MiB",
     "415": "The body is not announced as JSON",
+    "429": "Too often: try again after Retry-After",
     "422": "Cannot be understood: fields or parameters are named",
     "503": "The bus, the database or a room is away: try again after Retry-After",
 }
 _INTRODUCTION: Final = (
-    "What agents may spend, and what they spent. Authenticate with an API key as bearer token; it "
-    "carries its organization. The deployment key names the organization in X-Organization-Id. "
+    "What agents may spend, and what they spent. Authenticate with an API key or a session as "
+    "bearer token; a key carries its organization. The deployment key, and people who belong to "
+    "several, name the organization in X-Organization-Id. "
     "Money is a decimal string of USD, exact; a figure that lacks an unpriced request is a floor "
     "and says so beside it. Errors are problem details (RFC 9457) with a stable code and reason."
 )
@@ -140,6 +143,11 @@ def _operation(route: _Described, models: Models, schemas: dict[str, Any]) -> di
             **{status: {"$ref": f"#/components/responses/{status}"} for status in _statuses(route)},
         },
     }
+    if issubclass(contract.answer, TakesEffect):
+        pending = _answer(contract, models) | {"description": "Changed, and not in effect yet"}
+        operation["responses"][str(NOT_YET_EFFECTIVE)] = pending
+    if contract.needs is Needs.NOTHING:
+        operation["security"] = []
     if route.body is not None:
         operation["requestBody"] = _request_body(route, models)
     return operation
@@ -148,13 +156,14 @@ def _operation(route: _Described, models: Models, schemas: dict[str, Any]) -> di
 def _needs(contract: Contract[Any, Any, Any]) -> str:
     match contract.needs:
         case Needs.DEPLOYMENT:
-            return "Needs the deployment key."
+            return "Needs the deployment key, or an app admin."
         case Needs.MEMBERSHIP:
-            return "Needs any API key of the organization, or the deployment key."
-        case Needs.BY_FIELD | Needs.NOTHING:
+            return "Needs any credential of the organization, or the deployment key."
+        case Needs.BY_FIELD | Needs.NOTHING | Needs.SELF | Needs.ORGANIZATION:
             return ""
         case names:
-            return f"Needs {' and '.join(f'`{name}`' for name in names)}."
+            where = ", of a person on that very agent" if contract.on_agent else ""
+            return f"Needs {' and '.join(f'`{name}`' for name in names)}{where}."
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
@@ -196,8 +205,12 @@ def _without_null(field: dict[str, Any]) -> dict[str, Any]:
 
 def _header_parameters(route: _Described) -> list[dict[str, Any]]:
     headers: list[tuple[str, str, dict[str, Any]]] = []
-    if route.contract.needs is not Needs.DEPLOYMENT and "{org:str}" not in route.path:
-        text = "For the deployment key: the organization to act in. An API key carries its own."
+    nowhere = route.contract.needs in (Needs.DEPLOYMENT, Needs.SELF, Needs.NOTHING)
+    if not nowhere and "{org:str}" not in route.path:
+        text = (
+            "The organization to act in, for the deployment key and for people who belong to "
+            "several. An API key carries its own."
+        )
         headers.append((ORGANIZATION_HEADER, text, PATH_IDS["org"][1].json_schema()))
     if route.contract.takes_idempotency_key:
         text = (
@@ -225,7 +238,7 @@ def _answer(contract: Contract[Any, Any, Any], models: Models) -> dict[str, Any]
     if not _has_answer(contract):
         return {"description": "Done"}
     schema = models[(contract.answer, "serialization")]
-    return {"description": "The answer", "content": {JSON: {"schema": schema}}}
+    return {"description": "The answer", "content": {contract.media_type: {"schema": schema}}}
 
 
 def _request_body(route: _Described, models: Models) -> dict[str, Any]:

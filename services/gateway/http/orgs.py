@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from contracts.directory import BillingZone
+from contracts.directory import PROACTIVE_LIMIT_NANOUSD, BillingZone
 from contracts.types import (
     CapMode,
     Instant,
@@ -18,10 +18,23 @@ from contracts.types import (
     Wire,
 )
 from services.gateway.domain import directory
-from services.gateway.domain.permissions import missing_from
 from services.gateway.errors import OrganizationUnknown, PermissionMissing, Taken
+from services.gateway.http.applied import is_applied
+from services.gateway.http.callers import Caller
 from services.gateway.http.contract import Call, Contract, Needs, route
-from services.gateway.http.fields import Body, NoBody, NoQuery, Page, PageQuery, Patch, Usd, UsdCap
+from services.gateway.http.fields import (
+    Body,
+    NoBody,
+    NoQuery,
+    Page,
+    PageQuery,
+    Patch,
+    SafeName,
+    TakesEffect,
+    Usd,
+    UsdCap,
+    UsdIn,
+)
 from services.gateway.http.once import create_once
 from services.gateway.store import organizations
 from services.gateway.store.acts import record_act
@@ -43,12 +56,14 @@ class NewOrganization(Body):
     )
 
     org_id: OrgId
-    name: Name
+    name: SafeName
     monthly_budget_usd: UsdCap | None = None
     cap_mode: CapMode = CapMode.RECORDED
     unpriced_policy: UnpricedPolicy = UnpricedPolicy.ALLOW_AS_FLOOR
     on_unreachable: OnUnreachable = OnUnreachable.REFUSE
     billing_timezone: TimeZone = "UTC"
+    proactive_limit_usd: UsdIn | None = None
+    """1 USD where absent (http.md, *Who may change what*)."""
 
 
 class OrganizationPatch(Patch):
@@ -57,16 +72,18 @@ class OrganizationPatch(Patch):
     NULLABLE: ClassVar[frozenset[str]] = frozenset({"monthly_budget_usd"})
     model_config = ConfigDict(json_schema_extra={"examples": [{"monthly_budget_usd": "300.00"}]})
 
-    name: Name | None = None
+    name: SafeName | None = None
     monthly_budget_usd: UsdCap | None = None
     cap_mode: CapMode | None = None
     unpriced_policy: UnpricedPolicy | None = None
     on_unreachable: OnUnreachable | None = None
     billing_timezone: TimeZone | None = None
     chat_may_waive_approvals: bool | None = None
+    proactive_limit_usd: UsdIn | None = None
+    public_live_data: bool | None = None
 
 
-class Organization(Wire):
+class OrganizationRow(Wire):
     """An organization's newest state. `billing_timezone` was chosen last, zones say since when."""
 
     org_id: OrgId
@@ -80,23 +97,42 @@ class Organization(Wire):
     billing_timezone: str
     billing_zones: tuple[BillingZone, ...]
     chat_may_waive_approvals: bool
+    proactive_limit_usd: Usd
+    """What a person's proactive work may cost where nothing else is said."""
+    public_live_data: bool
     entity_revision: Revision
     created_at: Instant
     changed_at: Instant
 
 
-OrganizationPage = Page[Organization]
-_MONEY: Final = {"monthly_budget_usd": "monthly_budget_nanousd"}
+class Organization(OrganizationRow, TakesEffect):
+    """An organization, and whether what was changed holds for the next request."""
 
 
-def _shown(stored: StoredOrganization) -> Organization:
+OrganizationPage = Page[OrganizationRow]
+_MONEY: Final = {
+    "monthly_budget_usd": "monthly_budget_nanousd",
+    "proactive_limit_usd": "proactive_limit_nanousd",
+}
+_BY_LEDGER: Final = frozenset(
+    {"monthly_budget_nanousd", "cap_mode", "unpriced_policy", "on_unreachable"}
+)
+"""Changes that the ledger has to apply before the next request is decided under them."""
+
+
+def _fields(stored: StoredOrganization) -> dict[str, Any]:
     state = dict(stored.state)
-    return Organization(
-        **{name: value for name, value in state.items() if name in Organization.model_fields},
-        org_id=stored.org_id,
-        created_at=stored.created_at,
-        monthly_budget_usd=stored.state.monthly_budget_nanousd,
-    )
+    return {
+        **{name: value for name, value in state.items() if name in OrganizationRow.model_fields},
+        "org_id": stored.org_id,
+        "created_at": stored.created_at,
+        "monthly_budget_usd": stored.state.monthly_budget_nanousd,
+        "proactive_limit_usd": stored.state.proactive_limit_nanousd,
+    }
+
+
+def _shown(stored: StoredOrganization, *, effective: bool) -> Organization:
+    return Organization(**_fields(stored), effective=effective)
 
 
 def _in_nanousd(fields: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +158,8 @@ async def create_organization(call: Call[NoQuery, NewOrganization]) -> Organizat
     fields = _in_nanousd(dict(body))
     if "monthly_budget_usd" not in body.model_fields_set:
         fields["monthly_budget_nanousd"] = call.ports.org_monthly_budget_nanousd
+    if body.proactive_limit_usd is None:
+        fields["proactive_limit_nanousd"] = PROACTIVE_LIMIT_NANOUSD
     org_id = fields.pop("org_id")
     state = directory.new_organization(fields, now=now)
 
@@ -131,7 +169,7 @@ async def create_organization(call: Call[NoQuery, NewOrganization]) -> Organizat
         details = directory.changes(None, state)
         act = call.act("organization.created", "organization", org_id, **details)
         await record_act(connection, act, state)
-        return _shown(StoredOrganization(org_id, now, state))
+        return _shown(StoredOrganization(org_id, now, state), effective=True)
 
     created = await create_once(call, create, model=Organization)
     return created.answer
@@ -149,15 +187,26 @@ async def create_organization(call: Call[NoQuery, NewOrganization]) -> Organizat
     ),
 )
 async def list_organizations(call: Call[PageQuery, NoBody]) -> OrganizationPage:
-    """All for the deployment key; a key of an organization sees its own."""
+    """All for the deployment; a key sees its own, a person those that they belong to."""
+    caller = call.caller
+    only = None if caller.rules_deployment else _orgs_of(caller)
+    if call.request.state.org is not None:
+        only = (call.request.state.org,)
     async with call.ports.database.reading() as connection:
         rows, total = await organizations.list_organizations(
             connection,
-            only=call.request.state.org,
+            only=only,
             skip=call.query.skip,
             limit=call.query.limit,
         )
-    return OrganizationPage(items=tuple(_shown(row) for row in rows), total=total)
+    return OrganizationPage(
+        items=tuple(OrganizationRow(**_fields(row)) for row in rows), total=total
+    )
+
+
+def _orgs_of(caller: Caller) -> tuple[str, ...]:
+    belongings = caller.signed_in.belongings if caller.signed_in else ()
+    return tuple(each.org for each in belongings)
 
 
 @route(
@@ -168,16 +217,16 @@ async def list_organizations(call: Call[PageQuery, NoBody]) -> OrganizationPage:
         needs=Needs.MEMBERSHIP,
         query=NoQuery,
         body=NoBody,
-        answer=Organization,
+        answer=OrganizationRow,
     ),
 )
-async def get_organization(call: Call[NoQuery, NoBody]) -> Organization:
+async def get_organization(call: Call[NoQuery, NoBody]) -> OrganizationRow:
     """Its newest state, the cap included."""
     async with call.ports.database.reading() as connection:
         stored = await organizations.load_organization(connection, call.org)
     if stored is None:
         raise OrganizationUnknown
-    return _shown(stored)
+    return OrganizationRow(**_fields(stored))
 
 
 @route(
@@ -192,29 +241,34 @@ async def get_organization(call: Call[NoQuery, NoBody]) -> Organization:
     ),
 )
 async def change_organization(call: Call[NoQuery, OrganizationPatch]) -> Organization:
-    """Another time zone holds from the next month on.
+    """Another time zone holds from the next month on; 202 where a cap is not applied within 2 s.
 
     Money, modes and time zone need `budgets:manage`, the name needs `org:settings`,
-    `chat_may_waive_approvals` needs `approvals:decide`.
+    `chat_may_waive_approvals` needs `approvals:decide`, `public_live_data` needs `org:settings` in
+    a person's own session.
     """
     fields = _in_nanousd(call.body.given())
-    missing = missing_from(
-        call.caller.permissions, (directory.ORGANIZATION_FIELDS[name] for name in fields)
-    )
+    missing = call.caller.lacks(directory.ORGANIZATION_FIELDS[name] for name in fields)
     if missing:
         raise PermissionMissing(missing)
+    if "public_live_data" in fields:
+        call.caller.require_session()
     async with call.ports.database.transaction() as connection:
         stored = await organizations.lock_organization(connection, call.org)
         if stored is None:
             raise OrganizationUnknown
         state = directory.change_organization(stored.state, fields, now=call.ports.clock.now())
         if state is None:
-            return _shown(stored)
+            return _shown(stored, effective=True)
         await organizations.save_organization(connection, call.org, state)
         details = directory.changes(stored.state, state)
         act = call.act("organization.changed", "organization", call.org, **details)
         await record_act(connection, act, state)
-    return _shown(StoredOrganization(stored.org_id, stored.created_at, state))
+    said = dict(state)
+    waits = any(said[name] != value for name, value in stored.state if name in _BY_LEDGER)
+    effective = not waits or await is_applied(call, "organization", call.org, state.entity_revision)
+    changed = StoredOrganization(stored.org_id, stored.created_at, state)
+    return _shown(changed, effective=effective)
 
 
 ROUTES = (create_organization, list_organizations, get_organization, change_organization)

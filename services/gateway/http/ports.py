@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from services.gateway.http.listening import Listening
+    from services.gateway.http.passwords import Passwords
     from shared.bus import Bus
     from shared.clock import Clock
     from shared.db import Database
@@ -17,10 +20,18 @@ class Ports:
     """One per process, made by `app.py`."""
 
     database: Database
+    callers: Database
+    """The same database, for looking callers up by their credential and nothing else."""
     bus: Bus
     asker: Asker
     clock: Clock
+    passwords: Passwords
+    listening: Listening
     deployment_key_sha256: str
     """Hex digest of the whole deployment key."""
     org_monthly_budget_nanousd: int | None
     """The cap of a new organization that names none; None: uncapped."""
+    session_age: timedelta = timedelta(hours=12)
+    """How long a sign-in lasts."""
+    session_cookie_secure: bool = True
+    """Whether a session's cookie is sent over HTTPS (and to this machine itself) only."""

@@ -27,6 +27,7 @@ _TITLES: Final = {
     "AUTHENTICATION_ERROR": "Not authenticated",
     "AUTHORIZATION_ERROR": "Not allowed",
     "BAD_REQUEST": "Refused",
+    "RATE_LIMIT_EXCEEDED": "Too often",
     "EXTERNAL_SERVICE_ERROR": "Try again",
     "INTERNAL_ERROR": "Internal error",
 }
@@ -102,6 +103,8 @@ def _respond(problem: Problem) -> Response[bytes]:
         headers["www-authenticate"] = "Bearer"
     if problem.status == 503:
         headers["retry-after"] = str(RETRY_AFTER_S)
+    if problem.status == 429:
+        headers["retry-after"] = str(problem.details["retry_after_s"])
     return Response(
         content=orjson.dumps(problem.model_dump(mode="json")),
         status_code=problem.status,

@@ -13,25 +13,27 @@ from typing import TYPE_CHECKING, Final
 from uuid_utils.compat import uuid4, uuid7
 
 from contracts.catalog import token_of
-from contracts.directory import AgentArchived, AgentPublished, ChannelChanged, OrganizationChanged
 from contracts.rooms import AuditEntry
 from contracts.types import Details
 from shared import audit, outbox
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.gateway.store.pages import Entity, Said
     from shared.db import Connection
 
 ROOM: Final = "gateway"
-Said = OrganizationChanged | AgentPublished | AgentArchived | ChannelChanged
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Something that somebody did to one entity of an organization."""
+    """Something that somebody did to one entity, of an organization or of the deployment."""
 
     action: str
     """Of the catalogue: `organization.created`, `key.revoked` …"""
-    org: str
+    org: str | None
+    """None: the deployment's chain; such an act says no event."""
     target_type: str
     target_id: str
     actor: str | None
@@ -49,13 +51,32 @@ async def record_act(connection: Connection, act: Act, said: Said | None = None)
     await audit.record(connection, _entry_of(act), room=ROOM)
 
 
+async def say_again(connection: Connection, entities: Sequence[Entity], *, at: datetime) -> None:
+    """Say entities as they are, under new ids: the same id would be taken for what was said."""
+    await outbox.save(
+        connection,
+        [
+            outbox.say(
+                entity.said,
+                room=ROOM,
+                org=entity.org,
+                event_id=str(uuid7()),
+                at=at,
+                token=token_of(entity.target_type, entity.target_id),
+            )
+            for entity in entities
+        ],
+    )
+
+
 def _event_of(act: Act, said: Said) -> outbox.Message:
+    org = str(act.org)
     revision = str(said.entity_revision)
     return outbox.say(
         said,
         room=ROOM,
-        org=act.org,
-        event_id=outbox.derived_id("directory", act.org, act.target_type, act.target_id, revision),
+        org=org,
+        event_id=outbox.derived_id("directory", org, act.target_type, act.target_id, revision),
         at=act.at,
         token=token_of(act.target_type, act.target_id),
     )

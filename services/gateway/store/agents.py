@@ -12,8 +12,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from contracts.directory import AgentPublished
+from services.gateway.domain.permissions import AGENTS_VIEW, Scope
 
 if TYPE_CHECKING:
+    from services.gateway.domain.access import Asking
     from shared.db import Connection
 
 _COLUMNS = "agent_id, entity_revision, published, created_at, archived_at"
@@ -130,22 +132,66 @@ async def lock_agents(
     return {row["agent_id"]: _read(row) for row in rows}
 
 
-async def list_agents(
-    connection: Connection, org: str, *, include_archived: bool, skip: int, limit: int
-) -> tuple[list[StoredAgent], int]:
-    """A page by id and the total."""
-    total = await connection.fetchval(
-        "SELECT count(*) FROM agent WHERE org_id = $1 AND ($2 OR archived_at IS NULL)",
-        org,
-        include_archived,
-    )
+async def load_pins(
+    connection: Connection, org: str, versions: Collection[tuple[str, int]]
+) -> set[tuple[str, int]]:
+    """What these versions pin, as (agent, version)."""
     rows = await connection.fetch(
-        f"""
-        SELECT {_COLUMNS} FROM agent WHERE org_id = $1 AND ($2 OR archived_at IS NULL)
-        ORDER BY agent_id OFFSET $3 LIMIT $4
+        """
+        SELECT DISTINCT pin->>'agent_id' AS agent_id, (pin->>'version')::integer AS version
+        FROM agent_version v
+        JOIN unnest($2::text[], $3::integer[]) AS t (agent_id, version)
+            ON t.agent_id = v.agent_id AND t.version = v.version,
+            jsonb_array_elements(v.published->'delegates') AS pin
+        WHERE v.org_id = $1
         """,
         org,
+        [agent_id for agent_id, _ in versions],
+        [version for _, version in versions],
+    )
+    return {(row["agent_id"], row["version"]) for row in rows}
+
+
+_SEEN = """
+    org_id = $1 AND ($2 OR archived_at IS NULL) AND (
+        $3 OR ($4 AND published->>'visibility' = 'org')
+        OR ($5 AND published->>'owner_user_id' = $6)
+        OR EXISTS (
+            SELECT 1 FROM jsonb_array_elements(coalesce(published->'grants', '[]')) AS g
+            WHERE g->'permissions' ? 'agents:view'
+                AND (g->>'kind' = 'user' AND g->>'id' = $6
+                    OR g->>'kind' = 'department' AND g->>'id' = ANY($7::text[]))
+        )
+    )
+"""
+
+
+async def list_agents(
+    connection: Connection,
+    org: str,
+    *,
+    asking: Asking,
+    include_archived: bool,
+    skip: int,
+    limit: int,
+) -> tuple[list[StoredAgent], int]:
+    """A page by id of the agents that may be seen, and their total."""
+    scope = asking.held.get(AGENTS_VIEW, Scope.NONE)
+    seen = (
+        org,
         include_archived,
+        scope >= Scope.ALL,
+        scope >= Scope.SHARED,
+        scope >= Scope.OWN,
+        asking.user_id,
+        sorted(asking.departments),
+    )
+    total = await connection.fetchval(f"SELECT count(*) FROM agent WHERE {_SEEN}", *seen)
+    rows = await connection.fetch(
+        f"""
+        SELECT {_COLUMNS} FROM agent WHERE {_SEEN} ORDER BY agent_id OFFSET $8 LIMIT $9
+        """,
+        *seen,
         skip,
         limit,
     )

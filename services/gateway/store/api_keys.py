@@ -37,6 +37,10 @@ class KeyCaller:
     channel_id: str | None
     channel_rights: tuple[str, ...]
     pseudonym: str
+    created_by_user_id: str | None
+    """The member whom the key speaks for; None: it stands by itself."""
+    creator_role: str | None
+    """Their role now; None where they were removed, or nobody is behind the key."""
 
 
 def _read(row: Any) -> StoredKey:
@@ -44,15 +48,21 @@ def _read(row: Any) -> StoredKey:
 
 
 async def save_new_key(
-    connection: Connection, org: str, key: StoredKey, *, secret_sha256: bytes, by: str | None
+    connection: Connection,
+    org: str,
+    key: StoredKey,
+    *,
+    secret_sha256: bytes,
+    by: str | None,
+    by_user_id: str | None,
 ) -> None:
-    """Insert a key; `by` is the pseudonym of who made it."""
+    """Insert a key; `by` is the pseudonym of who made it, `by_user_id` the member behind them."""
     await connection.execute(
         """
         INSERT INTO api_key
             (key_id, secret_sha256, org_id, name, permissions, channel_id, created_by,
-             created_at, expires_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+             created_at, expires_at, created_by_user_id)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
         """,
         key.key_id,
         secret_sha256,
@@ -63,6 +73,7 @@ async def save_new_key(
         by,
         key.created_at,
         key.expires_at,
+        by_user_id,
     )
 
 
@@ -70,10 +81,13 @@ async def load_caller(connection: Connection, key_id: str, *, now: datetime) -> 
     """The caller behind a key; None where it is unknown, expired, revoked, or its channel is."""
     row = await connection.fetchrow(
         """
-        SELECT k.org_id, k.secret_sha256, k.permissions, k.channel_id, c.rights, p.pseudonym
+        SELECT k.org_id, k.secret_sha256, k.permissions, k.channel_id, c.rights, p.pseudonym,
+            k.created_by_user_id, m.role
         FROM api_key k
         JOIN pseudonym p ON p.subject = 'key:' || k.key_id
         LEFT JOIN channel c ON c.org_id = k.org_id AND c.channel_id = k.channel_id
+        LEFT JOIN member m ON m.org_id = k.org_id AND m.user_id = k.created_by_user_id
+            AND m.removed_at IS NULL
         WHERE k.key_id = $1 AND k.revoked_at IS NULL
             AND (k.expires_at IS NULL OR k.expires_at > $2)
             AND (k.channel_id IS NULL OR NOT c.revoked)
@@ -90,6 +104,8 @@ async def load_caller(connection: Connection, key_id: str, *, now: datetime) -> 
         channel_id=row["channel_id"],
         channel_rights=tuple(row["rights"] or ()),
         pseudonym=row["pseudonym"],
+        created_by_user_id=row["created_by_user_id"],
+        creator_role=row["role"],
     )
 
 
@@ -119,6 +135,22 @@ async def revoke_channel_keys(
         """,
         org,
         channel_id,
+        at,
+    )
+    return sorted(row["key_id"] for row in rows)
+
+
+async def revoke_keys_of(
+    connection: Connection, org: str, user_id: str, *, at: datetime
+) -> Sequence[str]:
+    """Revoke every key that speaks for a member; answer their ids."""
+    rows = await connection.fetch(
+        """
+        UPDATE api_key SET revoked_at = $3
+        WHERE org_id = $1 AND created_by_user_id = $2 AND revoked_at IS NULL RETURNING key_id
+        """,
+        org,
+        user_id,
         at,
     )
     return sorted(row["key_id"] for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = """
     org_id, name, status, monthly_budget_nanousd, cap_revision, cap_mode, unpriced_policy,
-    on_unreachable, billing_timezone, billing_zones, chat_may_waive_approvals, entity_revision,
-    created_at, changed_at
+    on_unreachable, billing_timezone, billing_zones, chat_may_waive_approvals,
+    proactive_limit_nanousd, public_live_data, entity_revision, created_at, changed_at
 """
 
 
@@ -48,6 +49,8 @@ def _values(state: OrganizationChanged) -> tuple[Any, ...]:
         state.billing_timezone,
         [zone.model_dump() for zone in state.billing_zones],
         state.chat_may_waive_approvals,
+        state.proactive_limit_nanousd,
+        state.public_live_data,
         state.entity_revision,
         state.changed_at,
     )
@@ -62,8 +65,9 @@ async def save_new_organization(
         INSERT INTO organization
             (org_id, name, status, monthly_budget_nanousd, cap_revision, cap_mode,
              unpriced_policy, on_unreachable, billing_timezone, billing_zones,
-             chat_may_waive_approvals, entity_revision, changed_at, created_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13)
+             chat_may_waive_approvals, proactive_limit_nanousd, public_live_data,
+             entity_revision, changed_at, created_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15)
         ON CONFLICT DO NOTHING RETURNING org_id
         """,
         org_id,
@@ -81,7 +85,8 @@ async def save_organization(
         UPDATE organization SET name = $2, status = $3, monthly_budget_nanousd = $4,
             cap_revision = $5, cap_mode = $6, unpriced_policy = $7, on_unreachable = $8,
             billing_timezone = $9, billing_zones = $10, chat_may_waive_approvals = $11,
-            entity_revision = $12, changed_at = $13
+            proactive_limit_nanousd = $12, public_live_data = $13, entity_revision = $14,
+            changed_at = $15
         WHERE org_id = $1
         """,
         org_id,
@@ -108,15 +113,15 @@ async def lock_organization(connection: Connection, org_id: str) -> StoredOrgani
 
 
 async def list_organizations(
-    connection: Connection, *, only: str | None, skip: int, limit: int
+    connection: Connection, *, only: Sequence[str] | None, skip: int, limit: int
 ) -> tuple[list[StoredOrganization], int]:
-    """A page by id and the total; `only` narrows both to one organization."""
+    """A page by id and the total; `only` narrows both to some organizations."""
     total = await connection.fetchval(
-        "SELECT count(*) FROM organization WHERE $1::text IS NULL OR org_id = $1", only
+        "SELECT count(*) FROM organization WHERE $1::text[] IS NULL OR org_id = ANY($1)", only
     )
     rows = await connection.fetch(
         f"""
-        SELECT {_COLUMNS} FROM organization WHERE $1::text IS NULL OR org_id = $1
+        SELECT {_COLUMNS} FROM organization WHERE $1::text[] IS NULL OR org_id = ANY($1)
         ORDER BY org_id OFFSET $2 LIMIT $3
         """,
         only,

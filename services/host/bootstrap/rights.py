@@ -24,8 +24,6 @@ SPEAKS_ALSO: Final = {
 """The gateway says the directory, and publishes for channels that speak HTTP (design.md 10)."""
 BOOTSTRAP: Final = "bootstrap"
 """The user of the account `BUS`, and the name under which it is asked."""
-ASKING_ROOMS: Final = ("gateway",)
-"""Rooms that ask other rooms; a room that begins to ask is added here."""
 WITNESSED_ROOMS: Final = ("ledger",)
 """Rooms that say the heads of their audit chain to the witness (design.md 9)."""
 JETSTREAM_PREFIX: Final = "bus"
@@ -92,15 +90,19 @@ def asked_by_channels(org: str, channel_id: str) -> list[str]:
 def asked_by_room(room: str) -> dict[str, str]:
     """Each room (and `bootstrap`) that a room asks, with the subjects of its questions.
 
-    Every room may look at its streams; `bootstrap` answers for the deployment alone.
+    Whoever asks another one question only may ask no other. `bootstrap` answers for the deployment
+    alone; every room may look at its streams.
     """
-    if room not in ASKING_ROOMS:
-        return {BOOTSTRAP: f"rienda.ask.{DEPLOYMENT}.room.{room}.{BOOTSTRAP}.list_streams"}
-    others = sorted({question.room for question in QUESTIONS} - {room, BOOTSTRAP})
-    return {
-        BOOTSTRAP: f"rienda.ask.{DEPLOYMENT}.room.{room}.{BOOTSTRAP}.*",
-        **{other: f"rienda.ask.*.room.{room}.{other}.*" for other in others},
-    }
+    asked: dict[str, list[str]] = {}
+    for question in QUESTIONS:
+        if room in question.asked_by and question.room != room:
+            asked.setdefault(question.room, []).append(question.name)
+    subjects = {}
+    for other, names in sorted(asked.items()):
+        org = DEPLOYMENT if other == BOOTSTRAP else "*"
+        name = names[0] if len(names) == 1 else "*"
+        subjects[other] = f"rienda.ask.{org}.room.{room}.{other}.{name}"
+    return subjects
 
 
 def room_words(room: str) -> list[str]:

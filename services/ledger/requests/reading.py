@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from contracts.channel import Tokens
+from contracts.directory import Applied, GetApplied
 from contracts.errors import Invalid
 from contracts.ledger import (
     AgentSpend,
@@ -96,24 +97,26 @@ class Reader:
         )
 
     async def answer_list_caps(self, question: Question) -> CapPage:
-        """Every cap with what is spent under it this month: the organization, then agents."""
+        """Every cap with what is spent under it this month, the organization's first.
+
+        Spend is not attributed to departments yet, so that of theirs is a floor.
+        """
         asked: ListCaps = question.data
         async with self._database.reading() as connection:
             organization = await _organization(connection, question.org)
             own = organization is not None and organization.monthly_budget_nanousd is not None
-            total = await caps.count_capped_agents(connection, question.org) + own
+            total = await caps.count_narrower_caps(connection, question.org) + own
             page: list[tuple[CapScope, str, str, int, int]] = []
             if own and asked.skip == 0 and organization is not None:
                 limit = organization.monthly_budget_nanousd or 0
                 name, revision = organization.name, organization.cap_revision
                 page.append(("organization", question.org, name, limit, revision))
-            agents = await caps.list_capped_agents(
+            page += await caps.list_narrower_caps(
                 connection,
                 question.org,
                 skip=max(asked.skip - own, 0),
                 limit=asked.limit - len(page),
             )
-            page += [("agent", *agent) for agent in agents]
             month = month_of(self._clock.now(), organization.zones if organization else ())
             spent = await caps.load_months(
                 connection, {(question.org, scope, cap_id, month) for scope, cap_id, *_ in page}
@@ -123,6 +126,13 @@ class Reader:
             for cap in page
         )
         return CapPage(items=tuple(rows), total=total)
+
+    async def answer_get_applied(self, question: Question) -> Applied:
+        """How far the directory's entries are applied, for whoever waits for a change."""
+        asked: GetApplied = question.data
+        async with self._database.reading() as connection:
+            revision = await directory.load_revision(connection, question.org, asked.kind, asked.id)
+        return Applied(entity_revision=revision)
 
     async def answer_get_spend(self, question: Question) -> Spend:
         """Every breakdown of one window; each adds up to the same figure."""
@@ -233,7 +243,7 @@ def _cap_row(cap: tuple[CapScope, str, str, int, int], spent: MonthAmount, month
         spent_nanousd=spent.cost_nanousd,
         late_nanousd=spent.late_nanousd,
         remaining_nanousd=max(limit - counted, 0),
-        is_partial=spent.unpriced_count > 0,
+        is_partial=spent.unpriced_count > 0 or scope == "department",
         cap_revision=revision,
     )
 

@@ -9,6 +9,7 @@ from services.ledger.domain.books import MonthAmount, MonthKey, RunKey
 from services.ledger.store.runs import load_shown_amounts
 
 if TYPE_CHECKING:
+    from contracts.ledger import CapScope
     from services.ledger.domain.amounts import Amount
     from shared.db import Connection
 
@@ -42,35 +43,30 @@ async def load_run_amounts(
     return await load_shown_amounts(connection, keys)
 
 
-async def list_capped_agents(
+_NARROWER = """
+    SELECT 'department' AS scope, 1 AS rank, department_id AS id, name, monthly_nanousd,
+        cap_revision
+    FROM department
+    WHERE org = $1 AND monthly_nanousd IS NOT NULL AND removed_revision < changed_revision
+    UNION ALL
+    SELECT 'agent', 2, agent_id, name, monthly_nanousd, cap_revision FROM agent
+    WHERE org = $1 AND monthly_nanousd IS NOT NULL AND archived_revision < published_revision
+"""
+
+
+async def list_narrower_caps(
     connection: Connection, org: str, *, skip: int, limit: int
-) -> list[tuple[str, str, int, int]]:
-    """Capped agents by id: id, name, limit, cap revision."""
+) -> list[tuple[CapScope, str, str, int, int]]:
+    """Caps of departments, then of agents, by id: scope, id, name, limit, cap revision."""
     rows = await connection.fetch(
-        """
-        SELECT agent_id, name, monthly_nanousd, cap_revision FROM agent
-        WHERE org = $1 AND monthly_nanousd IS NOT NULL
-            AND archived_revision < published_revision
-        ORDER BY agent_id OFFSET $2 LIMIT $3
-        """,
-        org,
-        skip,
-        limit,
+        f"{_NARROWER} ORDER BY rank, id OFFSET $2 LIMIT $3", org, skip, limit
     )
     return [
-        (row["agent_id"], row["name"], row["monthly_nanousd"], row["cap_revision"]) for row in rows
+        (row["scope"], row["id"], row["name"], row["monthly_nanousd"], row["cap_revision"])
+        for row in rows
     ]
 
 
-async def count_capped_agents(connection: Connection, org: str) -> int:
-    """How many agents have a cap."""
-    return int(
-        await connection.fetchval(
-            """
-            SELECT count(*) FROM agent
-            WHERE org = $1 AND monthly_nanousd IS NOT NULL
-                AND archived_revision < published_revision
-            """,
-            org,
-        )
-    )
+async def count_narrower_caps(connection: Connection, org: str) -> int:
+    """How many departments and agents have a cap."""
+    return int(await connection.fetchval(f"SELECT count(*) FROM ({_NARROWER}) AS caps", org))

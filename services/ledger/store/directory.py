@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from contracts.directory import (
 from contracts.types import CapMode, ChannelRight, OnUnreachable, UnpricedPolicy
 from services.ledger.domain.caps import Policy
 from services.ledger.domain.months import Zone
+from services.ledger.store.people import EntityKey
 
 if TYPE_CHECKING:
     from shared.db import Connection
@@ -52,14 +54,22 @@ class Agent:
     cap_revision: int | None
 
 
-async def save_organization(connection: Connection, org: str, change: OrganizationChanged) -> None:
-    """Apply an organization's state if it is newer."""
+async def save_organizations(
+    connection: Connection, changes: Mapping[EntityKey, OrganizationChanged]
+) -> None:
+    """Apply organizations' states where they are newer; both parts of a key are its id."""
+    states = list(changes.values())
     await connection.execute(
         """
         INSERT INTO organization (org, name, status, entity_revision, monthly_budget_nanousd,
             cap_revision, cap_mode, unpriced_policy, on_unreachable, billing_timezone,
             billing_zones, changed_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+        SELECT t.org, t.name, t.status, t.revision, t.budget, t.cap_revision, t.cap_mode,
+            t.unpriced, t.unreachable, t.timezone, t.zones::jsonb, t.changed_at
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[],
+            $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
+            $12::timestamptz[]) AS t (org, name, status, revision, budget, cap_revision, cap_mode,
+            unpriced, unreachable, timezone, zones, changed_at)
         ON CONFLICT (org) DO UPDATE SET name = excluded.name, status = excluded.status,
             entity_revision = excluded.entity_revision,
             monthly_budget_nanousd = excluded.monthly_budget_nanousd,
@@ -69,61 +79,68 @@ async def save_organization(connection: Connection, org: str, change: Organizati
             changed_at = excluded.changed_at
         WHERE organization.entity_revision < excluded.entity_revision
         """,
-        org,
-        change.name,
-        change.status,
-        change.entity_revision,
-        change.monthly_budget_nanousd,
-        change.cap_revision,
-        change.cap_mode.value,
-        change.unpriced_policy.value,
-        change.on_unreachable.value,
-        change.billing_timezone,
-        [zone.model_dump() for zone in change.billing_zones],
-        change.changed_at,
+        [org for org, _ in changes],
+        [state.name for state in states],
+        [state.status for state in states],
+        [state.entity_revision for state in states],
+        [state.monthly_budget_nanousd for state in states],
+        [state.cap_revision for state in states],
+        [state.cap_mode.value for state in states],
+        [state.unpriced_policy.value for state in states],
+        [state.on_unreachable.value for state in states],
+        [state.billing_timezone for state in states],
+        # As text: a list inside an array would be taken for a further dimension.
+        [json.dumps([zone.model_dump() for zone in state.billing_zones]) for state in states],
+        [state.changed_at for state in states],
     )
 
 
-async def save_agent(connection: Connection, org: str, change: AgentPublished) -> None:
-    """Apply a published version if it is newer."""
+async def save_agents(connection: Connection, changes: Mapping[EntityKey, AgentPublished]) -> None:
+    """Apply published versions where they are newer."""
+    states = list(changes.values())
     await connection.execute(
         """
         INSERT INTO agent (org, agent_id, version, name, monthly_nanousd, cap_revision,
             published_revision)
-        VALUES ($1, $2, $3, $4, $5, $6, $7)
+        SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[],
+            $6::bigint[], $7::bigint[])
         ON CONFLICT (org, agent_id) DO UPDATE SET version = excluded.version,
             name = excluded.name, monthly_nanousd = excluded.monthly_nanousd,
             cap_revision = excluded.cap_revision,
             published_revision = excluded.published_revision
         WHERE agent.published_revision < excluded.published_revision
         """,
-        org,
-        change.agent_id,
-        change.version,
-        change.name,
-        change.budget.monthly_nanousd,
-        change.cap_revision,
-        change.entity_revision,
+        [org for org, _ in changes],
+        [agent_id for _, agent_id in changes],
+        [state.version for state in states],
+        [state.name for state in states],
+        [state.budget.monthly_nanousd for state in states],
+        [state.cap_revision for state in states],
+        [state.entity_revision for state in states],
     )
 
 
-async def save_archived(connection: Connection, org: str, change: AgentArchived) -> None:
-    """Note that an agent was archived; may come before its last version."""
+async def save_archived(connection: Connection, changes: Mapping[EntityKey, AgentArchived]) -> None:
+    """Note that agents were archived; may come before their last version."""
     await connection.execute(
         """
-        INSERT INTO agent (org, agent_id, archived_revision) VALUES ($1, $2, $3)
+        INSERT INTO agent (org, agent_id, archived_revision)
+        SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[])
         ON CONFLICT (org, agent_id) DO UPDATE
             SET archived_revision = greatest(agent.archived_revision, excluded.archived_revision)
         """,
-        org,
-        change.agent_id,
-        change.entity_revision,
+        [org for org, _ in changes],
+        [agent_id for _, agent_id in changes],
+        [state.entity_revision for state in changes.values()],
     )
 
 
-async def save_channel(connection: Connection, org: str, change: ChannelChanged) -> None:
-    """Apply a channel's state if it is newer."""
-    await connection.execute(
+async def save_channels(
+    connection: Connection, changes: Mapping[EntityKey, ChannelChanged]
+) -> None:
+    """Apply channels' states where they are newer."""
+    # Rights are a list, and arrays of lists of unlike length do not exist in Postgres.
+    await connection.executemany(
         """
         INSERT INTO channel (org, channel_id, name, rights, revoked, entity_revision, changed_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -132,14 +149,37 @@ async def save_channel(connection: Connection, org: str, change: ChannelChanged)
             entity_revision = excluded.entity_revision, changed_at = excluded.changed_at
         WHERE channel.entity_revision < excluded.entity_revision
         """,
-        org,
-        change.channel_id,
-        change.name,
-        [right.value for right in change.rights],
-        change.revoked,
-        change.entity_revision,
-        change.changed_at,
+        [
+            (
+                org,
+                channel_id,
+                state.name,
+                [right.value for right in state.rights],
+                state.revoked,
+                state.entity_revision,
+                state.changed_at,
+            )
+            for (org, channel_id), state in changes.items()
+        ],
     )
+
+
+_REVISIONS = {
+    "organization": "SELECT entity_revision FROM organization WHERE org = $1 AND org = $2",
+    "department": """
+        SELECT greatest(changed_revision, removed_revision) FROM department
+        WHERE org = $1 AND department_id = $2
+    """,
+    "agent": """
+        SELECT greatest(published_revision, archived_revision) FROM agent
+        WHERE org = $1 AND agent_id = $2
+    """,
+}
+
+
+async def load_revision(connection: Connection, org: str, kind: str, entity_id: str) -> int:
+    """The newest revision that was applied; 0 where the entity is not known."""
+    return int(await connection.fetchval(_REVISIONS[kind], org, entity_id) or 0)
 
 
 async def load_organizations(

@@ -11,6 +11,8 @@ import httpx
 from tests.servers import DEPLOYMENT_KEY, RoomDatabase, RoomProcess
 
 ORG_NUMBERS = itertools.count(1)
+PEOPLE_NUMBERS = itertools.count(1)
+PASSWORD = "correct horse battery staple"
 ADMIN_PERMISSIONS = (
     "agents:edit",
     "agents:publish",
@@ -20,6 +22,16 @@ ADMIN_PERMISSIONS = (
     "org:settings",
     "runs:view",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who has signed in."""
+
+    client: httpx.AsyncClient
+    user_id: str
+    email: str
+    token: str
 
 
 @dataclass(slots=True)
@@ -73,6 +85,24 @@ class Gateway:
         answer = await self.caller(DEPLOYMENT_KEY, org).post("/channels", json=body)
         assert answer.status_code == 201, answer.text
         return self.caller(answer.json()["api_key"]), answer.json()
+
+    async def new_person(
+        self, org: str, role: str, *, user_id: str | None = None, email: str | None = None
+    ) -> Person:
+        """Somebody of that role who has signed in, invited by the deployment key."""
+        number = next(PEOPLE_NUMBERS)
+        email = email or f"person{number}@example.org"
+        body = {"email": email, "name": f"Person {number}", "role": role}
+        if user_id is not None:
+            body["user_id"] = user_id
+        inviter = self.caller(DEPLOYMENT_KEY, org)
+        invited = await inviter.post("/invitations", json=body)
+        assert invited.status_code == 201, invited.text
+        acceptance = {"token": invited.json()["token"], "password": PASSWORD}
+        accepted = await self.caller(None).post("/invitations/accept", json=acceptance)
+        assert accepted.status_code == 200, accepted.text
+        shown = accepted.json()
+        return Person(self.caller(shown["token"]), shown["user_id"], email, shown["token"])
 
     async def close(self) -> None:
         """Close what was opened."""

@@ -165,21 +165,3 @@ async def test_an_expired_key_is_refused(gateway: Gateway) -> None:
     finally:
         await connection.close()
     assert (await gateway.caller(key).get("/orgs")).status_code == 401
-
-
-async def test_every_route_refuses_a_caller_without_its_permission(gateway: Gateway) -> None:
-    document = (await gateway.caller(None).get("/openapi.json")).json()
-    powerless = gateway.caller(await gateway.new_key(await gateway.new_org(), "ml:invoke"))
-    anonymous = gateway.caller(None)
-    for path, methods in document["paths"].items():
-        concrete = path.removeprefix("/api/v1")
-        for name in ("agent_id", "channel_id", "key_id", "run_id"):
-            concrete = concrete.replace(f"{{{name}}}", "some-id")
-        for method, operation in methods.items():
-            address = concrete.replace("{org}", "no-such-org")
-            answer = await anonymous.request(method, address, json={} if method != "get" else None)
-            assert answer.status_code == 401, (method, path)
-            if "{org}" in path or "any API key" in operation["description"]:
-                continue
-            answer = await powerless.request(method, address, json={} if method != "get" else None)
-            assert answer.status_code == 403, (method, path, answer.text)

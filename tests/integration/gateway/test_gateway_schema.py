@@ -86,4 +86,4 @@ async def test_the_commands_of_every_room_work(gateway: Gateway, servers: Server
     assert (health.returncode, json.loads(health.stdout)["ready"]) == (0, True)
     again = command(gateway, servers, "migrate")
     assert again.returncode == 0, again.stderr
-    assert "gateway_0001" in again.stdout
+    assert "gateway_0002" in again.stdout
