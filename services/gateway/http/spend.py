@@ -10,7 +10,7 @@ from pydantic import Field
 from contracts import ledger
 from contracts.errors import Invalid
 from contracts.ledger import CapScope, Month
-from contracts.types import AgentId, Id, Instant, Revision, Wire
+from contracts.types import YEAR_MIN, AgentId, Id, Instant, Revision, Wire
 from services.gateway.domain.permissions import RUNS_VIEW
 from services.gateway.http.asking import ask_ledger
 from services.gateway.http.contract import Call, Contract, route
@@ -34,10 +34,9 @@ class SpendQuery(Query):
         Raises:
             Invalid: `window_reversed`, `window_out_of_range`.
         """
-        try:
-            started_from = self.from_ or (self.to or now) - timedelta(days=self.days)
-        except OverflowError as error:
-            raise Invalid("to: lies too far back", reason="window_out_of_range") from error
+        started_from = self.from_ or (self.to or now) - timedelta(days=self.days)
+        if started_from.year < YEAR_MIN:
+            raise Invalid("to: lies too far back", reason="window_out_of_range")
         if self.to is not None and self.to < started_from:
             raise Invalid("from lies after to", reason="window_reversed")
         return ledger.GetSpend(started_from=started_from, started_to=self.to)

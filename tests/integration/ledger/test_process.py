@@ -14,6 +14,7 @@ from contracts.ledger import (
     RunRow,
     Spend,
 )
+from contracts.types import ChannelRight
 from shared.bus import Bus
 from shared.outbox import Message
 from shared.questions import Asker
@@ -51,7 +52,7 @@ async def test_events_become_a_bill_that_can_be_asked_for(
         feed.channel(usage("q1", "r1")),
         feed.channel(finished("r1")),
         feed.directory(organization(), "acme"),
-        feed.directory(channel(), "c1"),
+        feed.directory(channel("c1", ChannelRight.BACKFILL), "c1"),
     ]
     await gateway_bus.publish_all([message_of(delivery) for delivery in deliveries])
     asker = Asker(gateway_bus, name="gateway")
