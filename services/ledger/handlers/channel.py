@@ -216,12 +216,22 @@ async def _admit(connection: Connection, work: Work) -> list[Received]:
         if item.event.org not in work.organizations:
             work.batch.postpone(item, DirectoryBehind(item.event.org))
             continue
+        if _needs_its_channel(work, item):
+            work.batch.postpone(item, DirectoryBehind(item.event.org))
+            continue
         why = _refusal(work, item)
         if why is None:
             admitted.append(item)
         else:
             work.batch.refuse(item, why)
     return await _without_repeated(connection, work, admitted)
+
+
+def _needs_its_channel(work: Work, item: Received) -> bool:
+    """Whether a right decides and the directory has not told of the channel yet: too early."""
+    if (item.event.org, item.address.channel_id or "") in work.channels:
+        return False
+    return isinstance(item.event.data, UsageReported) and _age(work, item) > USAGE_AGE_MAX
 
 
 def _refusal(work: Work, item: Received) -> Invalid | None:

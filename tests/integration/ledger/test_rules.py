@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from contracts.channel import Tokens
-from contracts.types import ChannelRight, RunStatus
+from contracts.types import RunStatus
 from tests.factories import (
     NOON,
     Feed,
@@ -231,16 +229,6 @@ async def test_an_id_said_again_with_another_body_is_refused_and_noticed(
     assert [row["subject"] for row in subjects] == ["rienda.event.acme.ledger.security_noticed.v1"]
 
 
-async def test_old_usage_needs_the_right_backfill(room: LedgerRoom, feed: Feed):
-    await room.know(feed, channels=("c1",))
-    await room.hear([feed.directory(channel("hist", ChannelRight.BACKFILL), "hist")])
-    old = NOON - timedelta(hours=73)
-    await room.hear([feed.channel(usage("q1", "r1", occurred_at=old))])
-    await room.hear([feed.channel(usage("q2", "r2", occurred_at=old), channel_id="hist")])
-    assert await dead_reasons(room) == ["usage_too_old"]
-    assert (await room.run("r2")).totals.cost_nanousd == ONE_REQUEST
-
-
 async def test_times_ahead_and_revoked_channels_are_refused(room: LedgerRoom, feed: Feed):
     await room.know(feed)
     ahead = room.clock.at + minutes(6)
@@ -287,30 +275,6 @@ async def test_figures_of_one_organization_are_no_other_ones(room: LedgerRoom, f
         with pytest.raises(NotFound) as refused:
             await room.run(run_id, "beta")
         assert refused.value.message == "there is no such run"
-
-
-async def test_a_late_report_is_billed_in_its_month_and_borne_by_this_months_cap(
-    room: LedgerRoom, feed: Feed
-):
-    room.clock.at = NOON.replace(month=12, day=1, hour=1)
-    await room.know(feed)
-    said = room.clock.at - timedelta(hours=3)
-    await room.hear(
-        [
-            feed.channel(started("r1", started_at=said), at=room.clock.at),
-            feed.channel(usage("q1", "r1", occurred_at=said), at=room.clock.at),
-        ]
-    )
-    (cap,) = (await room.caps()).items
-    assert (cap.month, cap.spent_nanousd, cap.late_nanousd) == ("2026-12", 0, ONE_REQUEST)
-    assert cap.remaining_nanousd == cap.limit_nanousd - ONE_REQUEST
-    months = await room.rows(
-        "SELECT month, cost_nanousd FROM month_spend WHERE scope = 'organization' ORDER BY 1"
-    )
-    assert [(row["month"], int(row["cost_nanousd"])) for row in months] == [
-        ("2026-11", ONE_REQUEST),
-        ("2026-12", 0),
-    ]
 
 
 async def test_pages_of_entries_show_nothing_that_was_entered_after_the_first(
