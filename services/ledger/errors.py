@@ -64,7 +64,8 @@ class DirectoryBehind(Retryable):
     def __init__(self, org: str) -> None:
         """Name the organization."""
         super().__init__(
-            f"the ledger does not know organization {org} yet", reason="organization_unknown"
+            f"the ledger does not know organization {org}, or its channel, yet",
+            reason="organization_unknown",
         )
 
 

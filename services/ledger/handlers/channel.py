@@ -213,10 +213,7 @@ async def _admit(connection: Connection, work: Work) -> list[Received]:
     """Leave out what came too early, what may not be said, and what was handled before."""
     admitted: list[Received] = []
     for item in work.batch.received:
-        if item.event.org not in work.organizations:
-            work.batch.postpone(item, DirectoryBehind(item.event.org))
-            continue
-        if _needs_its_channel(work, item):
+        if item.event.org not in work.organizations or _needs_its_channel(work, item):
             work.batch.postpone(item, DirectoryBehind(item.event.org))
             continue
         why = _refusal(work, item)
