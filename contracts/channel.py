@@ -54,6 +54,8 @@ class RunStarted(Wire):
     budget_nanousd: NanoUsd | None = None
     """The run's own cap."""
     conversation_id: Id | None = None
+    project_id: Id | None = None
+    """The platform's project that the work belongs to, as `turn_recorded` names it."""
     environment_id: Id | None = None
     exposure_id: Id | None = None
     routine_id: Id | None = None

@@ -175,6 +175,7 @@ class RunFilter(Wire):
     """What narrows `/runs`, its page and its count alike (facts.md 3.4)."""
 
     agent_id: AgentId | None = None
+    project_id: Id | None = None
     statuses: tuple[RunStatus, ...] = ()
     started_from: Instant | None = None
     started_to: Instant | None = None
@@ -222,6 +223,7 @@ class RunRow(Wire):
     key_id: Id | None
     conversation_id: Id | None
     environment_id: Id | None
+    project_id: Id | None = None
     budget_nanousd: NanoUsd | None
     totals: Totals
     own: Totals

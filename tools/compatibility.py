@@ -76,6 +76,15 @@ def find_breaks(frozen: Schema, present: Schema) -> list[str]:
     return list(_Comparison(frozen, present).of(frozen, present, "$"))
 
 
+def find_question_breaks(frozen: Schema, present: Schema) -> list[str]:
+    """The same of a question: a whole schema of what is asked and one of the answer."""
+    problems = [] if frozen.keys() == present.keys() else [f"$: its parts are {sorted(present)}"]
+    for part in sorted(frozen.keys() & present.keys()):
+        comparison = _Comparison(frozen[part], present[part])
+        problems += comparison.of(frozen[part], present[part], f"$.{part}")
+    return problems
+
+
 @dataclass(slots=True)
 class _Comparison:
     """Two whole schemas whose parts are compared; definitions are looked up in them."""

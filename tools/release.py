@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from contracts.catalog import EVENTS, QUESTIONS
-from tools.compatibility import digest_of, find_breaks
+from tools.compatibility import Schema, digest_of, find_breaks, find_question_breaks
 from tools.wire import ROOT, SAMPLES, SCHEMAS, event_key, question_key, schemas
 
 FROZEN_FILE: Final = SCHEMAS / "FROZEN.json"
 MAIN_BRANCHES: Final = ("origin/HEAD", "origin/main", "main")
+QUESTION_PREFIX: Final = "ask/"
 GIT_S_MAX: Final = 20
 GONE: Final = "was released and is gone"
 CHANGED: Final = (
@@ -115,10 +116,15 @@ def breaks_with_bases() -> list[str]:
             if key not in present:
                 problems[f"{key}: {GONE}"] = None
             elif text is not None:
-                for found in find_breaks(json.loads(text), present[key]):
+                for found in _breaks(key, json.loads(text), present[key]):
                     problems[f"{key}: {found}"] = None
         problems |= dict.fromkeys(sample_breaks(released.samples, samples))
     return list(problems)
+
+
+def _breaks(key: str, released: Schema, present: Schema) -> list[str]:
+    find = find_question_breaks if key.startswith(QUESTION_PREFIX) else find_breaks
+    return find(released, present)
 
 
 def base_commits() -> list[str]:
@@ -185,7 +191,7 @@ def _growth_problems(
     for commit in bases:
         text = text_at(commit, SCHEMAS / f"{key}.json")
         if text is not None and digest_of(json.loads(text)) == released:
-            return [f"{key}: {found}" for found in find_breaks(json.loads(text), present)]
+            return [f"{key}: {found}" for found in _breaks(key, json.loads(text), present)]
     return [
         f"{key}: no base commit holds the text that was released; if it never was, "
         "remove its line from FROZEN.json"

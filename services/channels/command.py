@@ -67,7 +67,7 @@ def import_transcripts(
         found = find_sessions(paths)
         connection = find_connection(data_dir)
         transport = HttpTransport(connection.base_url, connection.api_key)
-        attribution = Attribution(agent_id=agent, user_id=user)
+        attribution = Attribution(agent_id=agent, user_id=user, project_id=project)
         summary = asyncio.run(_import_shown(found, transport, attribution, errors))
     except NothingToImport as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)

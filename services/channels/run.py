@@ -26,6 +26,7 @@ _INHERITED: Final = (
     "started_by_user_id",
     "surface",
     "conversation_id",
+    "project_id",
     "environment_id",
     "exposure_id",
     "routine_id",
@@ -43,6 +44,7 @@ class RunFacts(TypedDict, total=False):
     budget_nanousd: int
     """The run's own cap."""
     conversation_id: str
+    project_id: str
     environment_id: str
     exposure_id: str
     routine_id: str

@@ -292,6 +292,7 @@ RUN_TEXTS = (
     "started_by_user_id",
     "surface",
     "conversation_id",
+    "project_id",
     "environment_id",
     "exposure_id",
     "routine_id",
@@ -345,6 +346,13 @@ RUN = Table(
         "org",
         "parent_run_id",
         postgresql_where=text("parent_run_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_run_project",
+        "org",
+        "project_id",
+        desc("shown_start"),
+        postgresql_where=text("project_id IS NOT NULL"),
     ),
 )
 """A run with the sums of its own entries and, for a root, of its whole tree."""

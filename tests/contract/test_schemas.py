@@ -14,7 +14,7 @@ from contracts.catalog import EVENTS, QUESTIONS
 from contracts.ledger import TokenSums
 from contracts.types import BIGINT_MAX, BIGINT_MIN
 from tools import contracts, release, wire
-from tools.compatibility import digest_of, find_breaks
+from tools.compatibility import digest_of, find_breaks, find_question_breaks
 from tools.release import Frozen, NotProven, freeze, sample_breaks
 
 RELEASED: dict[str, Any] = {
@@ -200,6 +200,17 @@ def test_a_version_does_not_allow(name: str) -> None:
     edit, said = BREAKS[name]
     found = find_breaks(RELEASED, edited(edit))
     assert any(said in each for each in found), found
+
+
+def test_a_question_is_compared_by_what_is_asked_and_by_its_answer() -> None:
+    released = {"ask": RELEASED, "answer": RELEASED}
+    grown, broken = edited(next(iter(GROWTH.values()))), edited(next(iter(BREAKS.values()))[0])
+    assert find_question_breaks(released, {"ask": grown, "answer": grown}) == []
+    for part in ("ask", "answer"):
+        found = find_question_breaks(released, released | {part: broken})
+        assert found, part
+        assert all(each.startswith(f"$.{part}") for each in found), found
+    assert find_question_breaks(released, {"ask": RELEASED})
 
 
 def test_a_model_that_holds_itself_is_compared_once() -> None:

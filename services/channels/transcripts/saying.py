@@ -30,6 +30,8 @@ class Attribution:
     """The assistant; its delegates are `<agent_id>/subagent`."""
     user_id: str | None = None
     """Null is a statement: nobody."""
+    project_id: str | None = None
+    """The platform's project that the work belongs to."""
 
 
 def say_session(session: Session, attribution: Attribution) -> list[Said]:
@@ -58,6 +60,7 @@ def _started(run: Run, attribution: Attribution) -> Said:
         started_by_user_id=attribution.user_id,
         surface=Surface.CLI,
         conversation_id=run.session,
+        project_id=attribution.project_id,
         provider=PROVIDER,
         started_at=run.started_at,
     )

@@ -30,6 +30,7 @@ class RunsQuery(PageQuery):
     """Every filter narrows page and total alike (facts.md 3.4)."""
 
     agent_id: AgentId | None = None
+    project_id: Id | None = None
     status: Annotated[tuple[RunStatus, ...], Field(max_length=len(RunStatus))] = ()
     started_from: Instant | None = None
     started_to: Instant | None = None
@@ -43,6 +44,7 @@ class RunsQuery(PageQuery):
         return ledger.ListRuns(
             filter=RunFilter(
                 agent_id=self.agent_id,
+                project_id=self.project_id,
                 statuses=self.status,
                 started_from=self.started_from,
                 started_to=self.started_to,
@@ -85,6 +87,7 @@ class Run(Wire):
     provider: Id | None
     key_id: Id | None
     conversation_id: Id | None
+    project_id: Id | None
     environment_id: Id | None
     budget_usd: Usd | None
     cost_usd: Usd

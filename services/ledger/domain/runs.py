@@ -47,6 +47,7 @@ class Run:
     surface: str | None = None
     budget_nanousd: int | None = None
     conversation_id: str | None = None
+    project_id: str | None = None
     environment_id: str | None = None
     exposure_id: str | None = None
     routine_id: str | None = None
@@ -122,6 +123,7 @@ def apply_start(run: Run, started: RunStarted) -> Run:
         surface=started.surface.value,
         budget_nanousd=started.budget_nanousd,
         conversation_id=started.conversation_id,
+        project_id=started.project_id,
         environment_id=started.environment_id,
         exposure_id=started.exposure_id,
         routine_id=started.routine_id,

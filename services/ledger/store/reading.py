@@ -26,7 +26,8 @@ _RUN = f"""
     r.run_id, r.root_run_id, r.parent_run_id, r.delegation_id, r.channel_id, r.agent_id,
     a.name AS agent_name, r.agent_version, r.user_id, r.started_by_user_id, r.surface, r.status,
     r.provisional, r.shown_start, r.ended_at, r.error, r.model, r.provider, r.key_id,
-    r.conversation_id, r.environment_id, r.budget_nanousd, r.last_sign_at, {_SHOWN}, {_OWN},
+    r.conversation_id, r.project_id, r.environment_id, r.budget_nanousd, r.last_sign_at,
+    {_SHOWN}, {_OWN},
     (SELECT count(*) FROM run d WHERE d.org = r.org AND d.parent_run_id = r.run_id)
         AS delegation_count
 """
@@ -63,6 +64,8 @@ def _where(narrowed: RunFilter, values: list[Any]) -> str:
         conditions.append("r.run_id = r.root_run_id")
     if narrowed.agent_id is not None:
         add("r.agent_id = ${n}", narrowed.agent_id)
+    if narrowed.project_id is not None:
+        add("r.project_id = ${n}", narrowed.project_id)
     if narrowed.statuses:
         add("r.status = ANY(${n}::text[])", [status.value for status in narrowed.statuses])
     if narrowed.started_from is not None:

@@ -92,11 +92,14 @@ async def rienda(servers: Servers) -> AsyncIterator[Rienda]:
         yield running
 
 
-async def run_import(rienda: Rienda, key: str, folder: Path) -> Summary:
+async def run_import(
+    rienda: Rienda, key: str, folder: Path, project_id: str | None = None
+) -> Summary:
+    whose = Attribution(user_id="user-1", project_id=project_id)
     transport = HttpTransport(rienda.url, key)
     try:
         found = find_sessions([folder])
-        return await import_sessions(found, transport, attribution=Attribution(user_id="user-1"))
+        return await import_sessions(found, transport, attribution=whose)
     finally:
         await transport.close()
 
@@ -128,6 +131,18 @@ async def test_the_bill_of_the_real_sessions_is_exact(rienda: Rienda) -> None:
     second = await run_import(rienda, channel["api_key"], SHARED)
     assert (second.accepted, second.duplicates, second.refused.count) == (0, 516, 0)
     assert (await spend_of(rienda, "34.89447545"))["run_count"] == 14
+
+
+async def test_the_history_shows_and_filters_by_the_project_of_an_import(rienda: Rienda) -> None:
+    await rienda.new_org("projects")
+    channel = await rienda.new_channel("importer", "backfill")
+    await run_import(rienda, channel["api_key"], SAMPLES, "first")
+    await spend_of(rienda, SAMPLES_USD)
+    everything = await rienda.get("/runs", limit=100, include_delegations=True)
+    of_project = await rienda.get("/runs", limit=100, include_delegations=True, project_id="first")
+    assert 0 < of_project["total"] == len(of_project["items"]) == everything["total"]
+    assert {run["project_id"] for run in of_project["items"]} == {"first"}
+    assert (await rienda.get("/runs", project_id="second"))["items"] == []
 
 
 async def entries_of(rienda: Rienda, run_id: str) -> list[Any]:

@@ -1,0 +1,26 @@
+"""Money that is no model request of a run.
+
+Revision ID: ledger_0004
+Revises: ledger_0003
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import op
+
+from shared.migrate import run_sql
+
+revision = "ledger_0004"
+down_revision = "ledger_0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    run_sql(op, Path(__file__).with_name("ledger_0004.sql").read_text())
+
+
+def downgrade() -> None:
+    raise NotImplementedError("a release goes forward only: restore a backup instead")

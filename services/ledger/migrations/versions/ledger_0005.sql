@@ -1,0 +1,2 @@
+-- Departments' months. Released: never edited, only followed.
+SELECT 1;

@@ -1,0 +1,2 @@
+-- The life of a run. Released: never edited, only followed.
+SELECT 1;
