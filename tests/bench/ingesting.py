@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from datetime import UTC, datetime
 
 import asyncpg
 
@@ -37,6 +38,8 @@ def messages(count: int, seed: int) -> list[Message]:
                 provider=provider,
                 model=model,
                 tokens=Tokens(input=chance.randrange(50_000), output=chance.randrange(4_000)),
+                # Of today: older ones would need a channel with the right `backfill`.
+                occurred_at=datetime.now(UTC),
             ),
             event_id=f"e{seed}-{number}",
         )

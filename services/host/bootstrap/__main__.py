@@ -6,10 +6,12 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from services.host.bootstrap.containers import STORE, Place, write_folders
 from services.host.bootstrap.service import BootstrapProcess, Report, prepare
 from services.host.bootstrap.settings import PrepareSettings, ServeSettings, read_settings
 from services.host.bootstrap.streams import Decision
@@ -42,6 +44,21 @@ def prepare_command(
         typer.echo(_failure(error, as_json=as_json), err=True)
         sys.exit(1)
     typer.echo(_success(report, as_json=as_json))
+
+
+@app.command(name="configure")
+def configure_command(
+    root: Annotated[Path, typer.Argument(help="Where the folders of the containers lie.")],
+    nats_url: Annotated[str, typer.Option(help="As containers find it.")] = Place().nats_url,
+    postgres: Annotated[str, typer.Option(help="Host and port.")] = Place().postgres_host,
+    store: Annotated[Path, typer.Option(help="Folder of the streams.")] = STORE,
+) -> None:
+    """Write the files of a deployment in containers (`compose.yaml`); secrets are made once."""
+    try:
+        write_folders(root, Place(nats_url=nats_url, postgres_host=postgres, store=store))
+    except HostError as error:
+        typer.echo(_failure(error, as_json=False), err=True)
+        sys.exit(1)
 
 
 @app.command()
