@@ -43,7 +43,7 @@ services/{room} is a room: it migrates, serves and says nothing yet. What is lef
 3. contracts/catalog.py: `asked_by` of the questions that it asks other rooms; its user and its
    subjects in tests/integration/bus/matrix.json.
 4. services/host/rooms.py: PARTS, if it runs as more than one process.
-5. compose.yaml and Dockerfile: containers that migrate and serve, a volume for each; a test compares.
+5. compose.yaml and Dockerfile: containers that migrate and serve, a volume each (tests/e2e).
 6. services/{room}/migrations: its tables, in 0001 as long as that is not released.
 """
 
