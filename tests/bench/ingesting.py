@@ -80,6 +80,8 @@ async def ledger_ingest_round(servers: Servers, events: int, seed: int) -> float
     database = await servers.new_database("ledger")
     await _publish(servers, events, seed)
     room = LedgerRoom(database.url("ledger"))
+    # Beyond every event of the round; the stream stamps them with the real time.
+    room.clock.at = datetime.now(UTC)
     await room.hear([Feed().directory(organization(), "acme")])
     bus = Bus(servers.bus_address("ledger"))
     await bus.start()
