@@ -11,13 +11,15 @@ from pathlib import Path
 
 from tests.bench.asking import ledger_asking_round
 from tests.bench.ingesting import ledger_ingest_round
-from tests.integration.bus.flooding import answerer, flooder, go_on, running
+from tests.integration.bus.flooding import answerer, flooder, go_on, running, watcher
 from tests.integration.bus.house import House
 from tests.servers import Servers
 
 Figure = tuple[str, str, float, float]
 FLOODS = {"64 at a time": 64, "without waiting": 0}
 FLOOD_ROUNDS = 500
+FLOOD_S = 8.0
+"""Longer than the cut takes, shorter than the first pause: one flood, from its first message."""
 
 
 async def bench_accounts(
@@ -56,7 +58,10 @@ async def _round(servers: Servers, events: int, asks: int, *, seed: int) -> dict
 
 
 async def bench_floods(*, rounds: int) -> list[Figure]:
-    """Milliseconds of an event and a question, median: beside a flood, and in quiet."""
+    """Milliseconds of an event and a question, median: beside a flood, and in quiet.
+
+    The bootstrap process watches, as in a deployment; the slow second before a cut is included.
+    """
     found = []
     for name, at_once in FLOODS.items():
         pairs = [await _flood_round(at_once) for _ in range(rounds)]
@@ -71,10 +76,13 @@ async def _flood_round(at_once: int) -> tuple[float, float]:
         await house.start()
         try:
             user = await house.log_in("other.c1")
-            async with running([await answerer(house)]):
+            async with running([await answerer(house), await watcher(house)]):
                 quiet = await go_on(user, start=0, rounds=FLOOD_ROUNDS)
                 async with running([await flooder(house, at_once=at_once)]):
-                    loud = await go_on(user, start=FLOOD_ROUNDS, rounds=FLOOD_ROUNDS)
+                    loud: list[float] = []
+                    while sum(loud) < FLOOD_S:
+                        start = FLOOD_ROUNDS + len(loud)
+                        loud += await go_on(user, start=start, rounds=FLOOD_ROUNDS)
         finally:
             await house.stop()
     return 1_000 * statistics.median(loud), 1_000 * statistics.median(quiet)

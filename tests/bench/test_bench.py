@@ -1,4 +1,4 @@
-"""`make bench` runs from its first row to its last: a bench that broke is found before it is needed.
+"""`make bench` runs from its first row to its last: one that broke is found before it is needed.
 
 Small numbers: what they measure here is worth nothing, and no figure decides anything.
 """

@@ -66,6 +66,7 @@ class ChannelUsers:
         Errors: Retryable, NatsConfigRefused.
         """
         async with self._turn:
+            self._users.keep()
             await self._server.reload()
             # The record may hold an organization that the server has not heard of.
             await self._server.reload()
@@ -88,6 +89,27 @@ class ChannelUsers:
         batch = await self._change(user, None)
         return user in batch.before
 
+    def user_of(self, key: str) -> str | None:
+        """The channel user that a public key belongs to; None for rooms and strangers."""
+        return {known: user for user, known in self._users.channels().items()}.get(key)
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """Who is left out now."""
+        return self._users.paused
+
+    async def pause(self, users: frozenset[str]) -> None:
+        """Leave these users out until the next call; their connections are cut, nobody else's.
+
+        Errors: Retryable, NatsConfigRefused.
+        """
+        if users == self._users.paused:
+            return
+        async with self._turn:
+            self._users.paused = users
+            self._users.keep()
+            await self._server.reload()
+
     async def _change(self, user: str, seed: str | None) -> _Batch:
         batch = self._open
         batch.changes[user] = seed
@@ -107,6 +129,8 @@ class ChannelUsers:
         async with self._turn:
             self._open = _Batch()
             batch.before = self._users.channels()
+            # A channel that an operator gives another key is let in with it.
+            self._users.paused -= batch.changes.keys()
             self._users.change_channels(
                 {user: seed and public_key(seed) for user, seed in batch.changes.items()}
             )

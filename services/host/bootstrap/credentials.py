@@ -54,6 +54,8 @@ class BusUsers:
 
     def __init__(self, folder: Path) -> None:
         """Name the folder; nothing is written before `keep` or `change_channels`."""
+        self.paused: frozenset[str] = frozenset()
+        """Channel users that the configuration leaves out for a while; no part of the record."""
         self._folder = folder
         self._path = folder / RECORD_FILE
 
@@ -88,7 +90,7 @@ class BusUsers:
             self._write(UsersRecord(channels=kept))
 
     def _write(self, record: UsersRecord) -> None:
-        text = organizations_text(record.channels)
+        text = organizations_text(record.channels, paused=self.paused)
         write_private(self._path, record.model_dump_json(indent=2) + "\n")
         write_private(self._folder / ORGANIZATIONS_FILE, text)
 

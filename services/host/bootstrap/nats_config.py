@@ -9,7 +9,7 @@ Source: dependencies.md 1.4 and 10 (layout that ran); design.md 2 for the limits
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -95,18 +95,25 @@ system_account: {SYSTEM}
 """
 
 
-def organizations_text(channels: Mapping[str, str], events: Sequence[EventType] = EVENTS) -> str:
+def organizations_text(
+    channels: Mapping[str, str],
+    events: Sequence[EventType] = EVENTS,
+    *,
+    paused: Collection[str] = (),
+) -> str:
     """Write the account of every organization that has a channel.
 
     `channels` maps `<org>.<channel>` to its public key, or to its password where it was made before
-    there were keys.
+    there were keys. Of `paused` ones the account stays and the user is left out.
 
     Errors: ValueError when a channel's name is malformed.
     """
     by_org: dict[str, dict[str, str]] = {}
     for name, key in channels.items():
         org, _, channel_id = name.partition(".")
-        by_org.setdefault(org, {})[channel_id] = key
+        users = by_org.setdefault(org, {})
+        if name not in paused:
+            users[channel_id] = key
     accounts = [org_account_of(org, by_org[org], events) for org in sorted(by_org)]
     return f"# One account for each organization with channels.\n{_accounts_text(accounts)}\n"
 

@@ -9,12 +9,14 @@ removed user or account is cut at once; what a new account imports works after a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import nats
 import nats.errors
 
 from contracts.errors import Retryable
+from services.host.bootstrap.floods import Traffic
 from services.host.bootstrap.rights import inbox_prefix, probe_subject
 from services.host.errors import NatsConfigRefused
 from shared.bus import CONNECT_S_MAX, RECONNECT_WAIT_S
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 PING_SUBJECT: Final = "$SYS.REQ.SERVER.PING"
+CONNECTIONS_SUBJECT: Final = "$SYS.REQ.SERVER.{server}.CONNZ"
+CONNECTIONS_PAGE: Final = 1_000
 RELOAD_SUBJECT: Final = "$SYS.REQ.SERVER.{server}.RELOAD"
 PING_S_MAX: Final = 2.0
 PROBE_S_MAX: Final = 2.0
@@ -74,19 +78,46 @@ class SystemConnection:
         Errors: NatsConfigRefused when it keeps the old one; Retryable when nobody answered, and
         then the server may have the new one.
         """
-        identity = await self._ask(PING_SUBJECT, PING_S_MAX)
-        server = str(identity["server"]["id"])
-        answer = await self._ask(RELOAD_SUBJECT.format(server=server), RELOAD_S_MAX)
+        answer = await self._ask(
+            RELOAD_SUBJECT.format(server=await self._server_id()), RELOAD_S_MAX
+        )
         if refused := answer.get("error"):
             raise NatsConfigRefused(str(refused.get("description", "no reason given")))
 
-    async def _ask(self, subject: str, timeout_s: float) -> dict[str, Any]:
+    async def traffic(self) -> list[Traffic]:
+        """What every open connection that signed in with a key has sent so far.
+
+        Errors: Retryable when the server does not answer.
+        """
+        subject = CONNECTIONS_SUBJECT.format(server=await self._server_id())
+        found: list[Traffic] = []
+        offset = 0
+        while True:
+            wanted = {"auth": True, "limit": CONNECTIONS_PAGE, "offset": offset}
+            page = (await self._ask(subject, PING_S_MAX, wanted))["data"]
+            found += [
+                Traffic(one["cid"], one["authorized_user"], one["in_msgs"], one["in_bytes"])
+                for one in page["connections"]
+                if one.get("authorized_user")
+            ]
+            offset += CONNECTIONS_PAGE
+            if offset >= page["total"]:
+                return found
+
+    async def _server_id(self) -> str:
+        return str((await self._ask(PING_SUBJECT, PING_S_MAX))["server"]["id"])
+
+    async def _ask(
+        self, subject: str, timeout_s: float, wanted: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         if self._client is None:
             raise Retryable("the bus is not connected: try again", reason="bus_away")
         try:
-            reply = await self._client.request(subject, b"", timeout=timeout_s)
+            reply = await self._client.request(
+                subject, json.dumps(wanted).encode() if wanted else b"", timeout=timeout_s
+            )
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise Retryable("the bus does not reload: try again", reason="bus_away") from error
+            raise Retryable("the bus does not answer: try again", reason="bus_away") from error
         answer: dict[str, Any] = json.loads(reply.data)
         return answer
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +18,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
+from prometheus_client import Counter
 
 from contracts.bootstrap import Credential, IssueCredential, RevokeCredential, Revoked
 from contracts.catalog import DEPLOYMENT, DURABLES, STREAMS
@@ -26,6 +28,7 @@ from services.host.bootstrap.channel_users import ChannelUsers
 from services.host.bootstrap.credentials import BusUsers
 from services.host.bootstrap.database import prepare_postgres
 from services.host.bootstrap.errors import ServerUnusable
+from services.host.bootstrap.floods import FloodWatch, Pauses
 from services.host.bootstrap.reload import SystemConnection, answer_probes, gets_through
 from services.host.bootstrap.rights import channel_user, inbox_prefix
 from services.host.bootstrap.settings import NAME, PrepareSettings, ServeSettings
@@ -46,6 +49,9 @@ from shared.questions import Question, Responder
 ASKER: Final = "gateway"
 WATCH_S: Final = 2.0
 ALARM_S: Final = 30.0
+FLOOD_LOOK_S: Final = 0.5
+"""Two looks make a flood, so a sender that waits for nothing is cut within a second or two."""
+FLOODS = Counter("rienda_channel_floods", "Channels cut for sending too much")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,8 @@ class BootstrapProcess:
                 return await gets_through(settings.nats_url, user=user, nkey_seed=nkey_seed)
 
             self._users = ChannelUsers(BusUsers(settings.config_folder), self._system, probe)
+        self._floods = FloodWatch(messages_per_s_max=settings.channel_messages_per_s_max)
+        self._pauses = Pauses(settings.channel_pause_s)
         answers = Answers(self._users, channel_url=settings.channel_nats_url or settings.nats_url)
         self._responder = Responder(
             self._bus,
@@ -219,6 +227,7 @@ class BootstrapProcess:
                 watching = {
                     asyncio.create_task(self._watch_memory()),
                     asyncio.create_task(self._watch_alarms()),
+                    asyncio.create_task(self._watch_floods()),
                 }
                 await asyncio.wait({stopping, web, *watching}, return_when=asyncio.FIRST_COMPLETED)
                 for task in watching:
@@ -268,6 +277,33 @@ class BootstrapProcess:
             except (OSError, nats.errors.Error, TimeoutError) as error:
                 logger().warning("streams_not_seen", cause=type(error).__name__)
             await asyncio.sleep(ALARM_S)
+
+    async def _watch_floods(self) -> None:
+        """Cut whoever sends more than the bus bears for all, longer each time (ADR 0029)."""
+        while True:
+            await asyncio.sleep(FLOOD_LOOK_S)
+            if self._users is None or self._system is None:
+                continue
+            try:
+                await self._look_for_floods(self._users, self._system)
+            except (OSError, nats.errors.Error, TimeoutError, Retryable, HostError) as error:
+                logger().warning("floods_not_seen", cause=type(error).__name__)
+
+    async def _look_for_floods(self, users: ChannelUsers, system: SystemConnection) -> None:
+        traffic, at_s = await system.traffic(), time.monotonic()
+        for user in self._pauses.now(at_s) - users.paused:
+            self._pauses.lift(user, at_s)
+        for flood in self._floods.look(traffic, at_s):
+            if sender := users.user_of(flood.key):
+                FLOODS.inc()
+                logger().error(
+                    "channel_paused",
+                    user=sender,
+                    messages_per_s=round(flood.messages_per_s),
+                    bytes_per_s=round(flood.bytes_per_s),
+                    pause_s=self._pauses.begin(sender, at_s),
+                )
+        await users.pause(self._pauses.now(at_s))
 
     async def _list_streams(self, question: Question) -> Wire:
         """Say how full the streams are and how far their durables.

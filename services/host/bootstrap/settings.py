@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from contracts.catalog import CHANNEL_AGE_S
 from services.host.bootstrap.environment import DATABASE, all_roles
 from services.host.bootstrap.errors import BootstrapSettingsMissing
+from services.host.bootstrap.floods import MESSAGES_PER_S_MAX, PAUSE_S
 from shared.bus import BusAddress
 
 PREFIX: Final = "RIENDA_BOOTSTRAP_"
@@ -78,6 +79,10 @@ class ServeSettings(_BusSettings):
     """Where the embedded server's configuration lies; none with a server of somebody else's."""
     channel_nats_url: str | None = None
     """Address that channels are told, where it differs from `nats_url`."""
+    channel_messages_per_s_max: Annotated[int, Field(ge=100)] = MESSAGES_PER_S_MAX
+    """Messages a second that one channel may send; beyond it is cut and paused (ADR 0029)."""
+    channel_pause_s: Annotated[float, Field(ge=0.1, le=3_600)] = PAUSE_S
+    """The first pause of a channel that sent too much; the second is 6 times as long, others 30."""
     http_host: str = "127.0.0.1"
     """Where `/health`, `/ready` and `/metrics` listen."""
     http_port: Port

@@ -13,6 +13,8 @@ from zoneinfo import ZoneInfo
 
 ZONES_CACHED_MAX = 600
 """The tz database names about as many zones."""
+FIRST_YEAR = 2
+"""Earlier instants would leave the calendar in some zone; no run has started then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,19 @@ def next_month(month: str) -> str:
     """The month after `YYYY-MM`."""
     year, number = int(month[:4]), int(month[5:7])
     return f"{year + number // 12:04d}-{number % 12 + 1:02d}"
+
+
+def zone_starts(zones: Sequence[Zone]) -> list[tuple[datetime, str]]:
+    """When each zone begins to hold, in UTC and in order; the same rule as `zone_at`.
+
+    A zone holds from the instant at which its own month begins in it.
+    """
+    starts = []
+    for zone in sorted(zones, key=lambda item: item.from_month):
+        year, month = int(zone.from_month[:4]), int(zone.from_month[5:7])
+        if year <= FIRST_YEAR:
+            starts.append((datetime(FIRST_YEAR, 1, 1, tzinfo=UTC), zone.name))
+            continue
+        begins = datetime(year, month, 1, tzinfo=_zone(zone.name))
+        starts.append((begins.astimezone(UTC), zone.name))
+    return starts

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import time
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 
+from services.host.bootstrap.environment import inherited
+from services.host.embedded.probe import choose_free_port, http_get
 from tests.integration.bus.house import ANSWER_S_MAX, House, User
 from tests.servers import ROOT
 
@@ -58,8 +61,9 @@ uvloop.run(main())
 
 
 async def _start(source: str, *arguments: str) -> Process:
+    # nats-py tells a cut connection at length on standard error.
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", source, *arguments, stdout=PIPE, cwd=ROOT
+        sys.executable, "-c", source, *arguments, stdout=PIPE, stderr=DEVNULL, cwd=ROOT
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"ready\n"
@@ -92,6 +96,33 @@ async def flooder(house: House, *, at_once: int) -> Process:
         ASKS.format(org="acme"),
         str(at_once),
     )
+
+
+async def watcher(house: House, *, pause_s: float | None = None) -> Process:
+    """The bootstrap process beside it, with its own limit; wait until it watches."""
+    port = choose_free_port()
+    given = {
+        "NATS_URL": house.server.url,
+        "NATS_NKEY_SEED": house.seeds["bootstrap"],
+        "SYS_NKEY_SEED": house.seeds["sys"],
+        "CONFIG_FOLDER": str(house.home),
+        "HTTP_PORT": str(port),
+    }
+    if pause_s is not None:
+        given["CHANNEL_PAUSE_S"] = str(pause_s)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "services.host.bootstrap", "serve"),
+        env=inherited(os.environ) | {f"RIENDA_BOOTSTRAP_{k}": v for k, v in given.items()},
+        stdout=DEVNULL,
+        cwd=ROOT,
+    )
+    async with asyncio.timeout(ANSWER_S_MAX):
+        while (answer := await http_get(f"http://127.0.0.1:{port}/ready")) is None or (
+            answer[0] != 200
+        ):
+            await asyncio.sleep(0.05)
+    return process
 
 
 async def go_on(user: User, *, start: int, rounds: int) -> list[float]:

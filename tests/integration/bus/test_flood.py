@@ -16,12 +16,20 @@ import pytest
 
 from services.host.bootstrap.accounts import ORG_CONNECTIONS_MAX, ORG_PAYLOAD_MAX
 from services.host.bootstrap.rights import inbox_prefix
-from tests.integration.bus.flooding import SAYS, answerer, flooder, go_on, running
+from tests.integration.bus.flooding import (
+    SAYS,
+    answerer,
+    flooder,
+    go_on,
+    running,
+    watcher,
+)
 from tests.integration.bus.house import ANSWER_S_MAX, House
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 ROUNDS = 200
+PAUSE_S = 1.0
 
 
 @pytest.mark.parametrize("at_once", [64, 0], ids=["waits for answers", "waits for nothing"])
@@ -41,6 +49,33 @@ async def test_acme_floods_and_other_goes_on(house: House, at_once: int) -> None
     assert measured.errors == []
     ratio = statistics.median(loud) / statistics.median(quiet)
     sys.stdout.write(f"acme floods: other's median round trip grew {ratio:.1f} times\n")
+
+
+async def test_who_waits_for_nothing_is_cut_and_comes_back_and_nobody_else_is(
+    house: House,
+) -> None:
+    other, neighbour = [await house.log_in(name) for name in ("other.c1", "acme.c2")]
+
+    async def is_refused() -> bool:
+        try:
+            await (await house.log_in("acme.c1")).client.close()
+        except nats.errors.Error as error:
+            return "authorization violation" in str(error).lower()
+        return False
+
+    async def is_taken() -> bool:
+        return not await is_refused()
+
+    async with running([await answerer(house), await watcher(house, pause_s=PAUSE_S)]):
+        async with running([await flooder(house, at_once=0)]):
+            await eventually(is_refused)
+            await go_on(other, start=0, rounds=ROUNDS)
+        await eventually(is_taken)
+        reply = await neighbour.client.request(
+            "rienda.event.acme.channel.c2.run_started.v1", b"{}", timeout=ANSWER_S_MAX
+        )
+        assert json.loads(reply.data)["stream"] == "CHANNEL"
+    assert other.errors == neighbour.errors == []
 
 
 async def test_acmes_connections_are_bounded_and_others_come_in(house: House) -> None:
