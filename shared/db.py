@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import orjson
@@ -25,7 +25,6 @@ POOL_CONNECTIONS_MAX = 8
 STATEMENT_S_MAX = 30
 LOCK_S_MAX = 10
 CONNECT_S_MAX = 5
-BY_KEY_ONLY = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
 
 _TRANSIENT = (
     asyncpg.PostgresConnectionError,
@@ -76,6 +75,39 @@ async def _prepare(connection: Connection) -> None:
         )
 
 
+def _options(dsn: str, schema: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "connection_class": _Connection,
+        "timeout": CONNECT_S_MAX,
+        "command_timeout": STATEMENT_S_MAX,
+        # TCP to a wheel without OpenSSL; an unreadable HOME must not matter.
+        "ssl": False if "sslmode" not in dsn else None,
+        "server_settings": {
+            "search_path": schema,
+            "timezone": "UTC",
+            # A plan that was made while a table was empty scans it for ever.
+            "plan_cache_mode": "force_custom_plan",
+            "jit": "off",
+            "application_name": f"rienda {schema}",
+            "lock_timeout": f"{LOCK_S_MAX}s",
+            "statement_timeout": f"{STATEMENT_S_MAX}s",
+            "idle_in_transaction_session_timeout": f"{STATEMENT_S_MAX}s",
+            **settings,
+        },
+    }
+
+
+async def open_connection(
+    dsn: str, schema: str, settings: Mapping[str, str]
+) -> asyncpg.Connection[asyncpg.Record]:
+    """One connection beside the pool, with the same settings but for these."""
+    connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(
+        dsn, **_options(dsn, schema, settings)
+    )
+    await _prepare(connection)
+    return connection
+
+
 class Database:
     """The room's pool. Connects lazily, so that a room starts while Postgres is away."""
 
@@ -85,18 +117,11 @@ class Database:
         *,
         schema: str,
         connections_max: int = POOL_CONNECTIONS_MAX,
-        by_key_only: bool = False,
     ) -> None:
-        """Remember where to connect; `schema` becomes the search path.
-
-        `by_key_only`: for a pool whose statements look one thing up by its key. They are planned
-        once per connection, which takes longer than running them, and never scan a table: a plan
-        that was made while it was empty stays right.
-        """
+        """Remember where to connect; `schema` becomes the search path."""
         self._dsn = dsn
         self._schema = schema
         self._connections_max = connections_max
-        self._settings = BY_KEY_ONLY if by_key_only else {}
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._opening = asyncio.Lock()
 
@@ -114,24 +139,8 @@ class Database:
                         self._dsn,
                         min_size=1,
                         max_size=self._connections_max,
-                        connection_class=_Connection,
                         init=_prepare,
-                        timeout=CONNECT_S_MAX,
-                        command_timeout=STATEMENT_S_MAX,
-                        # TCP to a wheel without OpenSSL; an unreadable HOME must not matter.
-                        ssl=False if "sslmode" not in self._dsn else None,
-                        server_settings={
-                            "search_path": self._schema,
-                            "timezone": "UTC",
-                            # A plan that was made while a table was empty scans it for ever.
-                            "plan_cache_mode": "force_custom_plan",
-                            "jit": "off",
-                            "application_name": f"rienda {self._schema}",
-                            "lock_timeout": f"{LOCK_S_MAX}s",
-                            "statement_timeout": f"{STATEMENT_S_MAX}s",
-                            "idle_in_transaction_session_timeout": f"{STATEMENT_S_MAX}s",
-                            **self._settings,
-                        },
+                        **_options(self._dsn, self._schema, {}),
                     )
         return self._pool
 

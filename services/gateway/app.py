@@ -23,6 +23,7 @@ from shared.clock import SystemClock
 from shared.command import RoomCommands, room_app
 from shared.consume import Consumer
 from shared.db import Database
+from shared.lookups import Lookups
 from shared.outbox import Relay
 from shared.pull import Puller, retry_forever
 from shared.questions import Asker, Responder
@@ -50,11 +51,10 @@ def process_of(part: str) -> Process:
     if part == "relay":
         return _with_bus_side(process)
     listening = Listening(database)
-    callers = Database(
+    callers = Lookups(
         settings.postgres_url.get_secret_value(),
         schema=ROOM,
         connections_max=CALLERS_CONNECTIONS_MAX,
-        by_key_only=True,
     )
     process.loops = (listening.run,)
     process.drains = (callers.close,)

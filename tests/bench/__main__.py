@@ -9,13 +9,13 @@ neighbours. Run it alone. No test depends on a figure.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import platform
 import statistics
 import tempfile
 from pathlib import Path
 
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
@@ -84,4 +84,5 @@ if __name__ == "__main__":
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--asks", type=int, default=3_000)
     asked = parser.parse_args()
-    asyncio.run(main(asked.rounds, asked.events, asked.asks))
+    # The rooms' own loop (shared/app.py).
+    uvloop.run(main(asked.rounds, asked.events, asked.asks))

@@ -26,6 +26,7 @@ from services.gateway.http.ports import Ports
 from services.gateway.store.minting import KeyOrder, mint_key
 from shared.clock import SystemClock
 from shared.db import Database
+from shared.lookups import Lookups
 from tests.integration.gateway.running import Gateway
 from tests.servers import RoomDatabase, Servers
 from tests.waiting import eventually
@@ -95,7 +96,7 @@ async def bench_callers(servers: Servers, *, rounds: int, asks: int) -> list[Fig
     """One request with and without a credential that is checked, without a network."""
     room = await servers.new_database("gateway")
     database = Database(room.url("gateway"), schema="gateway")
-    callers = Database(room.url("gateway"), schema="gateway", by_key_only=True)
+    callers = Lookups(room.url("gateway"), schema="gateway")
     ports = Ports(
         database=database,
         callers=callers,

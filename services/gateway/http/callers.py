@@ -225,16 +225,14 @@ async def caller_of(text: str, ports: Ports) -> Caller:
     token = parse_token(text)
     if token is None or token.kind is TokenKind.INVITATION:
         raise CredentialRefused
-    pool = await ports.callers.pool()
-    async with pool.acquire() as connection:
+    async with ports.callers.connection() as connection:
         if token.kind is TokenKind.SESSION:
             return await _person(connection, token, ports)
         return await _key(connection, token, ports)
 
 
 async def _deployment(ports: Ports) -> Caller:
-    pool = await ports.callers.pool()
-    async with pool.acquire() as connection:
+    async with ports.callers.connection() as connection:
         pseudonym = await ensure_pseudonym(connection, DEPLOYMENT_SUBJECT, now=ports.clock.now())
     return Caller(CallerKind.DEPLOYMENT, DEPLOYMENT_SUBJECT, pseudonym, _EVERYTHING)
 

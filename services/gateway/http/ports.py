@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shared.bus import Bus
     from shared.clock import Clock
     from shared.db import Database
+    from shared.lookups import Lookups
     from shared.questions import Asker
 
 
@@ -20,7 +21,7 @@ class Ports:
     """One per process, made by `app.py`."""
 
     database: Database
-    callers: Database
+    callers: Lookups
     """The same database, for looking callers up by their credential and nothing else."""
     bus: Bus
     asker: Asker
