@@ -87,3 +87,38 @@ async def test_the_commands_of_every_room_work(gateway: Gateway, servers: Server
     again = command(gateway, servers, "migrate")
     assert again.returncode == 0, again.stderr
     assert "gateway_0002" in again.stdout
+
+
+async def test_an_operator_makes_and_unmakes_an_app_admin(
+    gateway: Gateway, servers: Servers
+) -> None:
+    """What nobody may do over HTTP: the first app admin comes from whoever runs the deployment."""
+    org, foreign = await gateway.new_org(), await gateway.new_org()
+    person = await gateway.new_person(org, "viewer")
+
+    async def sees(other: str) -> int:
+        answer = await gateway.caller(person.token, other).get(f"/orgs/{other}")
+        return answer.status_code
+
+    assert await sees(foreign) == 404
+    email = person.email.upper()
+    made = command(gateway, servers, "person", "admin", "--email", email)
+    assert made.returncode == 0, made.stderr
+    assert "app admin" in made.stdout
+    assert (await person.client.get("/me")).json()["is_app_admin"] is True
+    assert await sees(foreign) == 200
+    unmade = command(gateway, servers, "person", "admin", "--email", email, "--revoke")
+    assert unmade.returncode == 0, unmade.stderr
+    assert await sees(foreign) == 404
+    nobody = command(gateway, servers, "person", "admin", "--email", "nobody@example.net")
+    assert nobody.returncode == 2
+    assert "nobody signs in as" in nobody.stderr
+    connection = await asyncpg.connect(gateway.database.admin_url, ssl=False)
+    try:
+        acts = await connection.fetch(
+            "SELECT convert_from(body, 'UTF8')::jsonb #>> '{entry,action}' AS action "
+            "FROM gateway.audit_entry WHERE chain = '_' ORDER BY number DESC LIMIT 2"
+        )
+    finally:
+        await connection.close()
+    assert [row["action"] for row in acts] == ["person.admin_unmade", "person.admin_made"]
