@@ -14,6 +14,8 @@ from contracts.errors import Invalid
 
 FIRST_MONTH = "0001-01"
 """The first zone holds since ever."""
+_OF_THE_MACHINE = ("localtime", "posixrules", "Factory", "posix/", "right/")
+"""Files beside the zones: what they mean depends on the machine, or on leap seconds."""
 
 
 def zone_of(name: str) -> zoneinfo.ZoneInfo:
@@ -23,6 +25,8 @@ def zone_of(name: str) -> zoneinfo.ZoneInfo:
         Invalid: `timezone_unknown`.
     """
     try:
+        if name.startswith(_OF_THE_MACHINE):
+            raise zoneinfo.ZoneInfoNotFoundError(name)
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise Invalid(

@@ -76,6 +76,8 @@ async def test_refuses_an_id_that_is_taken(gateway: Gateway) -> None:
         ("monthly_budget_usd", "9999999999.0"),
         ("billing_timezone", "Mars/Olympus"),
         ("billing_timezone", "../etc/passwd"),
+        ("billing_timezone", "localtime"),
+        ("billing_timezone", "right/Europe/Madrid"),
         ("cap_mode", "strict"),
         ("org_id", "Not An Id"),
         ("name", ""),
