@@ -219,7 +219,23 @@ async def _prepare_schemas(connection: Connection, rooms: Sequence[str]) -> list
             await connection.execute(f"REVOKE ALL ON SCHEMA {_name(room)} FROM {_name(runtime)}")
             await connection.execute(f"GRANT USAGE ON SCHEMA {_name(room)} TO {_name(runtime)}")
             done.append(f"schema {room}: {runtime} may use it")
+        done += await _prepare_shadow(connection, room)
     return done
+
+
+async def _prepare_shadow(connection: Connection, room: str) -> list[str]:
+    """A schema that the owner alone may enter: `rebuild` makes projections again there."""
+    shadow, owner = f"{room}_shadow", owner_role(room)
+    found = await connection.fetchval(
+        "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = $1", shadow
+    )
+    if found is None:
+        await connection.execute(f"CREATE SCHEMA {_name(shadow)} AUTHORIZATION {_name(owner)}")
+        return [f"schema {shadow}: made"]
+    if found != owner:
+        await connection.execute(f"ALTER SCHEMA {_name(shadow)} OWNER TO {_name(owner)}")
+        return [f"schema {shadow}: given to {owner}"]
+    return []
 
 
 _OPEN_TO_ALL: Final = """
