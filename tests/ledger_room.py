@@ -56,7 +56,7 @@ class LedgerRoom:
         configure(room="ledger", part="test")
         self.database = Database(url, schema="ledger")
         self.clock = FixedClock(NOON + minutes(30))
-        reports = ChannelReports(BOOK, RATES)
+        reports = self.reports = ChannelReports(BOOK, RATES)
         handlers = {
             "CHANNEL": reports.on_batch,
             "PULSE": reports.on_batch,
