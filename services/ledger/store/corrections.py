@@ -29,6 +29,7 @@ _COPIED = (
     "interrupted",
     "month",
     "occurred_at",
+    "billed_at",
     "ingestion_id",
     "document_id",
     "collection_id",
@@ -134,10 +135,10 @@ async def save_correction(connection: Connection, made: Correction, corrected: C
     await connection.execute(
         f"""
         INSERT INTO entry ({copied}, {", ".join(_TOKENS)}, reported_tokens, id, kind, cost_nanousd,
-            request_count, unpriced_count, priced, price_source, billed_at, recorded_at,
+            request_count, unpriced_count, priced, price_source, recorded_at,
             late_month, corrects_entry_id)
         SELECT {copied}, {", ".join("0" for _ in _TOKENS)}, '{{}}', $3, $4, $5,
-            0, $6, true, 'corrected', $7, $7, $8, id
+            0, $6, true, 'corrected', $7, $8, id
         FROM entry WHERE org = $1 AND id = $2
         """,
         made.org,

@@ -75,6 +75,7 @@ async def test_every_sum_that_holds_the_entry_moves(room: LedgerRoom, feed: Feed
     assert (second.correction_reason, second.price_source) == ("the invoice says so", "corrected")
     assert (second.turn_id, second.key_id, second.tokens) == ("t1", "k1", Tokens())
     assert (second.occurred_at, second.request_id) == (entry.occurred_at, "q1")
+    assert second.billed_at == entry.billed_at, "in the entry's month"
 
 
 async def test_an_unpriced_entry_loses_its_floor_even_at_zero(room: LedgerRoom, feed: Feed):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.types import EntryKind, UsageKind
 from services.ledger.domain.amounts import NOTHING
 from services.ledger.domain.correcting import Correctable, correct
 from services.ledger.domain.merging import (
@@ -106,6 +107,10 @@ def test_an_entry_amounts_to_what_was_said_last_and_no_floor_is_counted_below_ze
         assert sum(floors.values()) == len(unsettled)
     requests = sum(amount.request_count for _, _, amount, _ in entered)
     assert requests == (1 if claims else 0)
+
+
+def test_an_entry_is_of_a_kind_of_request_or_a_correction():
+    assert {kind.value for kind in EntryKind} == {*(kind.value for kind in UsageKind), "correction"}
 
 
 def test_corrections_do_not_change_what_further_reports_add():
