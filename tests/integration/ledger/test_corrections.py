@@ -272,3 +272,17 @@ async def _without_actor(room: LedgerRoom, entry_id: str):
 
     asked = CorrectEntry(correction_id="c2", entry_id=entry_id, cost_nanousd=1, reason="because")
     await room.corrector.answer_correct_entry(_question(asked, "acme"))
+
+
+async def test_two_at_once_of_what_belongs_to_no_run_wait_for_one_another(
+    room: LedgerRoom, feed: Feed
+):
+    """There is no run to lock: the request alone keeps them apart."""
+    await room.know(feed)
+    await room.hear([feed.channel(ingestion("q1"))])
+    (entry,) = (await room.ingested("i1")).items
+    made = await asyncio.gather(*(room.correct(entry.id, 1_000 + n, f"c{n}") for n in range(8)))
+    amounts = {answer.id: answer.cost_nanousd for answer in made}
+    last = (await room.ingested("i1")).items[-1]
+    spend = await room.spend()
+    assert spend.ingestion.cost_nanousd == amounts[last.id] == spend.month_to_date_nanousd

@@ -15,7 +15,9 @@ from contracts.channel import IngestionReported, Tokens
 from contracts.types import RunStatus
 from services.ledger.domain.merging import report_digest
 from services.ledger.domain.pricing import price_usage
+from services.ledger.errors import CorrectionChangesNothing
 from tests.factories import Feed, agent, finished, ingestion, minutes, organization, started, usage
+from tests.integration.ledger.reconciling import assert_books_are_sums_of_entries
 from tests.ledger_room import BOOK, LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -246,6 +248,27 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
                 assert row["totals"]["cost_nanousd"] == tree
     assert states[0] == states[1] == states[2]
     await _assert_replay_changes_nothing(room, events, org)
+    await assert_books_are_sums_of_entries(room, org)
+    await _correct_some(room, chance, org)
+    await assert_books_are_sums_of_entries(room, org)
+    # What is heard after a correction moves sums as if nobody had corrected.
+    grown = [
+        report.model_copy(update={"tokens": Tokens(input=4_000, output=999)}) for report in said
+    ]
+    await room.hear([Feed().channel(report, org=org) for report in grown], batch=3)
+    await assert_books_are_sums_of_entries(room, org)
+    await _assert_replay_changes_nothing(room, events, org)
+
+
+async def _correct_some(room, chance, org):
+    """People correct entries, some of them more than once."""
+    entered = await room.rows("SELECT id FROM entry WHERE org = $1 ORDER BY sequence", org)
+    for number in range(min(len(entered), 4)):
+        entry_id = str(chance.choice(entered)["id"])
+        try:
+            await room.correct(entry_id, chance.choice((0, 5, 10**9)), f"c{number}", org=org)
+        except CorrectionChangesNothing:
+            continue
 
 
 async def _assert_floors_say_what_is_unpriced(room, spend, org):
