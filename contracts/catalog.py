@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal
 
-from contracts import bootstrap, channel, directory, ledger, rooms
+from contracts import bootstrap, channel, directory, entries, ledger, rooms
 from contracts.envelope import Answer, Ask, Event, type_name
 from contracts.errors import Invalid
 from contracts.types import Wire
@@ -75,6 +75,9 @@ EVENTS: Final = (
     EventType("run_heartbeat", 1, "channel", channel.RunHeartbeat, "PULSE", ("ledger",)),
     EventType("run_finished", 1, "channel", channel.RunFinished, "CHANNEL", ("ledger",)),
     EventType("usage_reported", 1, "channel", channel.UsageReported, "CHANNEL", ("ledger",)),
+    EventType(
+        "ingestion_reported", 1, "channel", channel.IngestionReported, "CHANNEL", ("ledger",)
+    ),
     EventType(
         "organization_changed",
         1,
@@ -197,7 +200,14 @@ QUESTIONS: Final = (
     ),
     QuestionType("ledger", "list_runs", ledger.ListRuns, ledger.RunPage),
     QuestionType("ledger", "get_run", ledger.GetRun, ledger.RunRow),
-    QuestionType("ledger", "list_entries", ledger.ListEntries, ledger.EntryPage),
+    QuestionType("ledger", "list_entries", entries.ListEntries, entries.EntryPage),
+    QuestionType(
+        "ledger",
+        "list_ingestion_entries",
+        entries.ListIngestionEntries,
+        entries.IngestionEntryPage,
+    ),
+    QuestionType("ledger", "correct_entry", entries.CorrectEntry, entries.EntryCorrected),
     QuestionType("ledger", "get_spend", ledger.GetSpend, ledger.Spend),
     QuestionType("ledger", "list_caps", ledger.ListCaps, ledger.CapPage),
     QuestionType("ledger", "get_applied", directory.GetApplied, directory.Applied),

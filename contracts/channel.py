@@ -136,6 +136,31 @@ class ProviderCost(Wire):
     currency: Annotated[str, StringConstraints(max_length=16)]
 
 
+class IngestionReported(Wire):
+    """A provider request that belongs to no run was paid for: documents were made searchable.
+
+    Request ids are those of `usage_reported` as well: one request is one amount, whoever says it.
+    """
+
+    ingestion_id: Id
+    """The piece of work that the request was made for."""
+    request_id: Id
+    document_id: Id | None = None
+    collection_id: Id | None = None
+    model: ModelName
+    provider: Id | None = None
+    key_id: Id | None = None
+    tokens: Tokens
+    tool_counts: Annotated[dict[Id, Int64], Field(max_length=TOOL_COUNT_KEYS_MAX)] = {}
+    price_context: PriceContext = PriceContext()
+    provider_cost: ProviderCost | None = None
+    hold_id: Id | None = None
+    interrupted: bool = False
+    unauthorized_reason: Sentence | None = None
+    started_at: Instant | None = None
+    occurred_at: Instant
+
+
 class UsageReported(Wire):
     """One provider request was paid for. A report that grew is a new event with a new id."""
 

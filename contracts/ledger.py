@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from contracts.channel import PriceContext, Tokens
+from contracts.channel import PriceContext
 from contracts.types import (
     AgentId,
     ChannelId,
@@ -33,7 +33,6 @@ from contracts.types import (
 
 PAGE_ROWS_MAX = 100
 PAGE_ROWS_DEFAULT = 50
-ENTRIES_ROWS_MAX = 500
 Month = Annotated[str, Field(pattern=r"^\d{4}-\d{2}$")]
 CapScope = Literal[
     "run", "routine", "goal", "person", "system_role", "agent", "department", "organization"
@@ -246,55 +245,6 @@ class GetRun(Wire):
     run_id: Id
 
 
-class ListEntries(Wire):
-    """The entries behind a run's figure, oldest first, by cursor."""
-
-    run_id: Id
-    scope: Literal["tree", "own"] = "tree"
-    cursor: str | None = None
-    limit: Annotated[int, Field(ge=1, le=ENTRIES_ROWS_MAX, strict=True)] = 100
-
-
-EntryReason = Literal["unknown_model", "no_price", "bad_usage", "request_conflict"]
-PriceSource = Literal["catalogue", "provider_reported", "unpriced"]
-
-
-class EntryRow(Wire):
-    """One immutable entry; a report that grew is an entry with the difference."""
-
-    id: Id
-    request_id: Id
-    run_id: Id
-    billed_run_id: Id
-    delegation_id: Id | None
-    turn_id: Id | None
-    kind: UsageKind
-    model: ModelName
-    provider: Id | None
-    key_id: Id | None
-    tokens: Tokens
-    cost_nanousd: Int64
-    priced: bool
-    reason: EntryReason | None
-    price_source: PriceSource
-    price_set: str
-    provider_amount: str | None
-    provider_currency: str | None
-    interrupted: bool
-    occurred_at: Instant
-    billed_at: Instant
-    recorded_at: Instant
-
-
-class EntryPage(Wire):
-    """`cursor` is null only when nothing follows."""
-
-    items: tuple[EntryRow, ...]
-    cursor: str | None
-    as_of: str
-    """Horizon of the first page: later pages show nothing that was entered after it."""
-
-
 class GetSpend(Wire):
     """The cost screen's figures for runs that started in a window (facts.md 2.5)."""
 
@@ -341,8 +291,16 @@ class DaySpend(SpendLine):
     day: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
 
+class IngestionSpend(Wire):
+    """What belongs to no run, by when it occurred; in every breakdown but `by_agent`."""
+
+    cost_nanousd: SumNanoUsd = 0
+    request_count: Int64 = 0
+    is_partial: bool = False
+
+
 class Spend(Wire):
-    """Every breakdown of one window; each adds up to `cost_nanousd`."""
+    """Every breakdown of one window adds up to `cost_nanousd`; `by_agent` with `ingestion`."""
 
     started_from: Instant
     started_to: Instant | None
@@ -358,6 +316,7 @@ class Spend(Wire):
     by_provider: tuple[ProviderSpend, ...]
     by_key: tuple[KeySpend, ...]
     by_day: tuple[DaySpend, ...]
+    ingestion: IngestionSpend = IngestionSpend()
 
 
 class ListCaps(Wire):

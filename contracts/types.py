@@ -191,6 +191,20 @@ class UsageKind(StrEnum):
     INGESTION = "ingestion"
 
 
+class EntryKind(StrEnum):
+    """What an entry is for: a kind of request, or a correction of another entry."""
+
+    MODEL = "model"
+    EMBEDDING = "embedding"
+    IMAGE = "image"
+    AUDIO = "audio"
+    COMPACTION = "compaction"
+    REVIEWER = "reviewer"
+    JUDGE = "judge"
+    INGESTION = "ingestion"
+    CORRECTION = "correction"
+
+
 class CapMode(StrEnum):
     """How a cap is enforced (design.md 4)."""
 

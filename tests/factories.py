@@ -6,7 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from contracts.catalog import event_of, event_subject, token_of
-from contracts.channel import RunFinished, RunHeartbeat, RunStarted, Tokens, UsageReported
+from contracts.channel import (
+    IngestionReported,
+    RunFinished,
+    RunHeartbeat,
+    RunStarted,
+    Tokens,
+    UsageReported,
+)
 from contracts.directory import (
     AgentBudget,
     AgentPublished,
@@ -161,3 +168,15 @@ def usage(request_id: str, run_id: str, **changes: Any) -> UsageReported:
         "occurred_at": NOON + minutes(1),
     }
     return UsageReported(**(values | changes))
+
+
+def ingestion(request_id: str, ingestion_id: str = "i1", **changes: Any) -> IngestionReported:
+    values: dict[str, Any] = {
+        "request_id": request_id,
+        "ingestion_id": ingestion_id,
+        "model": MODEL,
+        "provider": "anthropic",
+        "tokens": Tokens(input=1_000, output=100),
+        "occurred_at": NOON + minutes(1),
+    }
+    return IngestionReported(**(values | changes))

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from contracts.catalog import DURABLES, Asked
+from contracts.entries import (
+    CorrectEntry,
+    EntryCorrected,
+    EntryPage,
+    IngestionEntryPage,
+    ListEntries,
+    ListIngestionEntries,
+)
+from contracts.envelope import Actor
 from contracts.ledger import (
     Authorization,
     Authorize,
-    EntryPage,
     GetRun,
     GetSpend,
     ListCaps,
-    ListEntries,
     ListRuns,
     RunFilter,
     RunPage,
@@ -26,6 +34,8 @@ from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
 from services.ledger.requests.authorize import Authorizer
+from services.ledger.requests.correcting import Corrector
+from services.ledger.requests.ingestion import IngestionReader
 from services.ledger.requests.reading import Reader
 from shared.clock import FixedClock
 from shared.consume import Consumer, Delivery
@@ -35,6 +45,7 @@ from shared.questions import Question
 from tests.factories import NOON, Feed, channel, minutes, organization
 
 BOOK = RateBook.pinned()
+RATES = {"NOK": Decimal("10.5")}
 LONG_AGO = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 
 
@@ -45,7 +56,7 @@ class LedgerRoom:
         configure(room="ledger", part="test")
         self.database = Database(url, schema="ledger")
         self.clock = FixedClock(NOON + minutes(30))
-        reports = ChannelReports(BOOK)
+        reports = self.reports = ChannelReports(BOOK, RATES)
         handlers = {
             "CHANNEL": reports.on_batch,
             "PULSE": reports.on_batch,
@@ -64,6 +75,8 @@ class LedgerRoom:
         }
         self.authorizer = Authorizer(database=self.database, book=BOOK, clock=self.clock)
         self.reader = Reader(database=self.database, clock=self.clock)
+        self.ingestion = IngestionReader(database=self.database)
+        self.corrector = Corrector(database=self.database, clock=self.clock)
 
     async def hear(self, deliveries: Sequence[Delivery], *, batch: int = 1_000) -> None:
         """Handle deliveries in their order, cut into batches per stream."""
@@ -108,6 +121,25 @@ class LedgerRoom:
     async def entries(self, run_id: str, org: str = "acme", **asked: Any) -> EntryPage:
         question = ListEntries(run_id=run_id, **({"limit": 500} | asked))
         return await self.reader.answer_list_entries(_question(question, org))
+
+    async def ingested(
+        self, ingestion_id: str, org: str = "acme", **asked: Any
+    ) -> IngestionEntryPage:
+        question = ListIngestionEntries(ingestion_id=ingestion_id, **({"limit": 500} | asked))
+        return await self.ingestion.answer_list_ingestion_entries(_question(question, org))
+
+    async def correct(
+        self, entry_id: str, cost_nanousd: int, correction_id: str, **asked: Any
+    ) -> EntryCorrected:
+        org = asked.pop("org", "acme")
+        values = {"reason": "the invoice says so"} | asked
+        question = CorrectEntry(
+            correction_id=correction_id, entry_id=entry_id, cost_nanousd=cost_nanousd, **values
+        )
+        actor = Actor(pseudonym="somebody")
+        return await self.corrector.answer_correct_entry(
+            Question(question, Asked(org, "room", "gateway"), actor)
+        )
 
     async def spend(self, org: str = "acme", since: datetime | None = None) -> Spend:
         asked = GetSpend(started_from=since or NOON - minutes(60 * 24 * 20), started_to=None)

@@ -31,6 +31,7 @@ from services.channels.errors import (
     EventsUnsent,
     RiendaUnreachable,
 )
+from services.channels.ingestion import IngestionContext, IngestionGuard
 from services.channels.run import RunContext, RunSession
 from services.channels.speaking import despite_cancellation
 from services.channels.spool import SPOOL_BYTES_MAX, FileSpool, MemorySpool, Spool
@@ -122,6 +123,10 @@ class Channel:
     def run(self, **context: Unpack[RunContext]) -> RunSession:
         """A top-level run, to be entered with `async with`."""
         return RunSession(self, context)
+
+    def ingest(self, **context: Unpack[IngestionContext]) -> IngestionGuard:
+        """One request that belongs to no run, to be entered with `async with`."""
+        return IngestionGuard(self, context)
 
     async def say(self, event: Said) -> None:
         """Say one event now, or keep it in the spool.

@@ -11,6 +11,8 @@ from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
 from services.ledger.handlers.copying import DirectoryCopy
 from services.ledger.requests.authorize import Authorizer
+from services.ledger.requests.correcting import Corrector
+from services.ledger.requests.ingestion import IngestionReader
 from services.ledger.requests.reading import Reader
 from services.ledger.settings import Settings
 from shared.app import Loop, Process
@@ -50,7 +52,7 @@ def make_process(part: str) -> Process:
     loops: list[Loop] = []
     drains: list[Loop] = []
     if part in ("all", "ingest"):
-        consumers = _consumers(database, clock)
+        consumers = _consumers(database, clock, settings)
         process.durables = [consumer.durable for consumer in consumers]
         pullers = [Puller(bus, consumer) for consumer in consumers]
         drains += [puller.drain for puller in pullers]
@@ -63,7 +65,11 @@ def make_process(part: str) -> Process:
     if part in ("all", "answer"):
         authorizer = Authorizer(database=database, book=RateBook.pinned(), clock=clock)
         reader = Reader(database=database, clock=clock)
-        responder = Responder(bus, room=ROOM, answers=answers(authorizer, reader))
+        corrector = Corrector(database=database, clock=clock)
+        ingestion = IngestionReader(database=database)
+        responder = Responder(
+            bus, room=ROOM, answers=answers(authorizer, reader, corrector, ingestion)
+        )
         drains.append(responder.drain)
         loops.append(authorizer.group.run)
     if part in ("all", "relay"):
@@ -72,21 +78,25 @@ def make_process(part: str) -> Process:
     return process
 
 
-def answers(authorizer: Authorizer, reader: Reader) -> dict[str, Answerer]:
+def answers(
+    authorizer: Authorizer, reader: Reader, corrector: Corrector, ingestion: IngestionReader
+) -> dict[str, Answerer]:
     """Every question of the ledger with its function."""
     return {
         "authorize": authorizer.answer_authorize,
         "list_runs": reader.answer_list_runs,
         "get_run": reader.answer_get_run,
         "list_entries": reader.answer_list_entries,
+        "list_ingestion_entries": ingestion.answer_list_ingestion_entries,
+        "correct_entry": corrector.answer_correct_entry,
         "get_spend": reader.answer_get_spend,
         "list_caps": reader.answer_list_caps,
         "get_applied": reader.answer_get_applied,
     }
 
 
-def _consumers(database: Database, clock: Clock) -> list[Consumer]:
-    reports = ChannelReports(RateBook.pinned())
+def _consumers(database: Database, clock: Clock, settings: Settings) -> list[Consumer]:
+    reports = ChannelReports(RateBook.pinned(), settings.rates)
     handlers = {
         "CHANNEL": reports.on_batch,
         "PULSE": reports.on_batch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contracts.errors import Invalid, NotFound, Retryable
+from contracts.errors import AlreadyExists, Forbidden, Invalid, NotFound, Rejected, Retryable
 
 
 class RunOfOtherChannel(Invalid):
@@ -67,6 +67,78 @@ class DirectoryBehind(Retryable):
             f"the ledger does not know organization {org}, or its channel, yet",
             reason="organization_unknown",
         )
+
+
+class EntryUnknown(NotFound):
+    """No such entry here."""
+
+    def __init__(self) -> None:
+        """Say the same for an unknown id and for another organization's."""
+        super().__init__("there is no such entry", reason="entry_unknown")
+
+
+class EntryIsCorrection(Rejected):
+    """A correction is not corrected itself: the entry that it corrects is, once more."""
+
+    def __init__(self, entry_id: str) -> None:
+        """Name the entry to correct instead."""
+        super().__init__(
+            f"the entry is a correction itself: correct entry {entry_id} once more",
+            reason="entry_is_correction",
+            corrects_entry_id=entry_id,
+        )
+
+
+class CorrectionChangesNothing(Rejected):
+    """The entry amounts to that already."""
+
+    def __init__(self) -> None:
+        """Say so; nothing is entered."""
+        super().__init__(
+            "the entry and its corrections amount to that already: nothing was entered",
+            reason="correction_changes_nothing",
+        )
+
+
+class CorrectionTooLarge(Invalid):
+    """No entry can hold the difference."""
+
+    def __init__(self) -> None:
+        """Say what is wrong."""
+        super().__init__(
+            "the difference to what the entry amounts to does not fit into one entry: "
+            "state a smaller amount",
+            reason="correction_too_large",
+        )
+
+
+class CorrectionIdUsed(AlreadyExists):
+    """The id belongs to a correction with other content."""
+
+    def __init__(self, correction_id: str) -> None:
+        """Name the id."""
+        super().__init__(
+            f"correction {correction_id} was made with other content: a new one needs a new id",
+            reason="correction_id_used",
+        )
+
+
+class ActorMissing(Forbidden):
+    """An act is somebody's (design.md 9)."""
+
+    def __init__(self) -> None:
+        """Say who may ask."""
+        super().__init__(
+            "a correction names who makes it: ask through the gateway", reason="actor_missing"
+        )
+
+
+class IngestionUnknown(NotFound):
+    """Nothing was reported of such an ingestion here."""
+
+    def __init__(self) -> None:
+        """Say the same for an unknown id and for another organization's."""
+        super().__init__("there is no such ingestion", reason="ingestion_unknown")
 
 
 class RunUnknown(NotFound):

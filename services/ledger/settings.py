@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.bus import PLAIN_PREFIX, BusAddress
@@ -35,8 +36,28 @@ class Settings(BaseSettings):
     """Where `/health`, `/ready` and `/metrics` listen."""
     http_port: int = Field(default=8101, ge=1, le=65_535)
     """Their port; each part of the room that runs beside others needs its own."""
+    nok_per_usd: Decimal | None = Field(
+        default=None,
+        gt=0,
+        lt=10**9,
+        max_digits=32,
+        allow_inf_nan=False,
+        validation_alias=AliasChoices("RIENDA_LEDGER_NOK_PER_USD", "STAV_NOK_PER_USD"),
+    )
+    """Norwegian kroner per US dollar, kept by the operator: 10 divides kroner by 10. Without it
+    amounts in kroner are not used. No rate is ever asked for anywhere (the seed)."""
     test_clock: Path | None = None
     """A file with seconds to add to the clock; for tests of clock steps only."""
+
+    @field_validator("nok_per_usd", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if isinstance(value, str) and not value.strip() else value
+
+    @property
+    def rates(self) -> dict[str, Decimal]:
+        """Units of a currency per US dollar."""
+        return {} if self.nok_per_usd is None else {"NOK": self.nok_per_usd}
 
     def bus_address(self, room: str) -> BusAddress:
         """Where the bus is and who connects."""

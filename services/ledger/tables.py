@@ -13,6 +13,7 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     Boolean,
+    CheckConstraint,
     Column,
     Computed,
     DateTime,
@@ -62,6 +63,11 @@ def _text(*, nullable: bool = False, primary_key: bool = False) -> Any:
 
 def _bigint(*, nullable: bool = False) -> Any:
     return Field(sa_type=BigInteger, nullable=nullable)
+
+
+def _index_where(given: str, name: str, *columns: str) -> Index:
+    """An index over the rows in which a column is given."""
+    return Index(name, *columns, postgresql_where=text(f"{given} IS NOT NULL"))
 
 
 def _sum_columns(prefix: str = "") -> list[Column[Any]]:
@@ -229,6 +235,12 @@ class Entry(LedgerTable, table=True):
     __table_args__ = (
         Index("ix_entry_sequence", "sequence", unique=True),
         Index("ix_entry_run", "org", "billed_run_id", "sequence"),
+        _index_where("ingestion_id", "ix_entry_ingested", "org", "occurred_at"),
+        _index_where("ingestion_id", "ix_entry_ingestion", "org", "ingestion_id", "sequence"),
+        _index_where("corrects_entry_id", "ix_entry_corrects", "org", "corrects_entry_id"),
+        CheckConstraint(
+            "(billed_run_id IS NULL) = (ingestion_id IS NOT NULL)", name="ck_entry_bearer"
+        ),
     )
 
     id: UUID = Field(sa_type=Uuid, primary_key=True)
@@ -238,8 +250,9 @@ class Entry(LedgerTable, table=True):
     )
     org: str = _text()
     request_id: str = _text()
-    run_id: str = _text()
-    billed_run_id: str = _text()
+    run_id: str | None = _text(nullable=True)
+    billed_run_id: str | None = _text(nullable=True)
+    """Null exactly where `ingestion_id` says what the money was for."""
     delegation_id: str | None = _text(nullable=True)
     turn_id: str | None = _text(nullable=True)
     kind: str = _text()
@@ -269,6 +282,33 @@ class Entry(LedgerTable, table=True):
     occurred_at: datetime = _moment()
     billed_at: datetime = _moment()
     recorded_at: datetime = _moment()
+    ingestion_id: str | None = _text(nullable=True)
+    document_id: str | None = _text(nullable=True)
+    collection_id: str | None = _text(nullable=True)
+    provider_rate: str | None = _text(nullable=True)
+    late_month: str = Field(sa_type=Text, nullable=False, sa_column_kwargs={"server_default": ""})
+    """The month whose caps bear it as well; empty: none. Entries of before 0004 do not say."""
+    corrects_entry_id: UUID | None = Field(sa_type=Uuid, nullable=True)
+
+
+class Correction(LedgerTable, table=True):
+    """Who corrected an entry, and why; the amount is an entry of its own under `id`."""
+
+    __tablename__ = "correction"
+    __table_args__ = (Index("ix_correction_id", "id", unique=True),)
+
+    org: str = _text(primary_key=True)
+    correction_id: str = _text(primary_key=True)
+    id: UUID = Field(sa_type=Uuid, nullable=False)
+    entry_id: UUID = Field(sa_type=Uuid, nullable=False)
+    before_nanousd: int = Field(sa_type=Numeric(38, 0), nullable=False)
+    cost_nanousd: int = _bigint()
+    reason: str = _text()
+    reason_salt: bytes = Field(sa_type=LargeBinary, nullable=False)
+    actor: str = _text()
+    """A pseudonym."""
+    month: str = _text()
+    corrected_at: datetime = _moment()
 
 
 LINE_KEY = ("org", "run_id", "month", "provider", "model", "key_id", "kind", "late_month")

@@ -14,7 +14,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from contracts.catalog import Address, EventType, event_subject, find_event, token_of
-from contracts.channel import RunFinished, RunHeartbeat, RunStarted, UsageReported
+from contracts.channel import (
+    IngestionReported,
+    RunFinished,
+    RunHeartbeat,
+    RunStarted,
+    UsageReported,
+)
 from contracts.envelope import Event, decode, encode, message_id
 from contracts.errors import Invalid
 from contracts.types import ChannelRight
@@ -31,6 +37,7 @@ _INSTANT_OF: Final = {
     "run_heartbeat": "at",
     "run_finished": "ended_at",
     "usage_reported": "occurred_at",
+    "ingestion_reported": "occurred_at",
 }
 """The field that `time` is taken from where it is absent: a retry must say the same words."""
 
@@ -85,9 +92,16 @@ def stamp(item: object, publisher: Publisher, *, now: datetime) -> Stamped:
         event_type,
         publisher.org,
         channel_id=publisher.channel_id,
-        token=token_of("run", event.data.run_id),
+        token=_token_of(event),
     )
     return Stamped(event.id, subject, message_id(subject, event.source, event.id, encoded), encoded)
+
+
+def _token_of(event: Event[Any]) -> str | None:
+    """The last token of a pulse's subject; other events have none."""
+    if isinstance(event.data, RunHeartbeat):
+        return token_of("run", event.data.run_id)
+    return None
 
 
 def _refuse_foreign(item: Mapping[str, Any], publisher: Publisher) -> None:
@@ -139,7 +153,7 @@ def _refuse_untimely(event: Event[Any], publisher: Publisher, now: datetime) -> 
     match event.data:
         case RunStarted(started_at=at) | RunHeartbeat(at=at) | RunFinished(ended_at=at):
             pass
-        case UsageReported(occurred_at=at):
+        case UsageReported(occurred_at=at) | IngestionReported(occurred_at=at):
             if now - at > USAGE_AGE_MAX and ChannelRight.BACKFILL not in publisher.rights:
                 raise Invalid(
                     "usage older than 72 hours needs the channel's right backfill",

@@ -38,6 +38,18 @@ def clean_name(name: str) -> str:
     return composed
 
 
+def clean_sentence(text: str) -> str:
+    """A sentence that somebody wrote, in Unicode's composed form and on one line.
+
+    Raises:
+        ValueError: as `clean_name`.
+    """
+    try:
+        return clean_name(text)
+    except ValueError as error:
+        raise ValueError(str(error).replace("a name", "a sentence")) from None
+
+
 def clean_email(address: str) -> str:
     """An address as it is compared: composed and in lower case.
 

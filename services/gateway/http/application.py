@@ -22,6 +22,7 @@ from services.gateway.http import (
     authorize,
     channels,
     departments,
+    entries,
     events,
     feed,
     grants,
@@ -61,6 +62,7 @@ RESOURCES: Final[tuple[HTTPRouteHandler, ...]] = (
     *live.ROUTES,
     *authorize.ROUTES,
     *runs.ROUTES,
+    *entries.ROUTES,
     *spend.ROUTES,
     *roles.ROUTES,
 )

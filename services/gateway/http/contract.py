@@ -160,6 +160,8 @@ PATH_IDS: Final[dict[str, tuple[str, TypeAdapter[str]]]] = {
     "channel_id": ("channel", TypeAdapter(ChannelId)),
     "key_id": ("API key", TypeAdapter(Id)),
     "run_id": ("run", TypeAdapter(Id)),
+    "entry_id": ("entry", TypeAdapter(Id)),
+    "ingestion_id": ("ingestion", TypeAdapter(Id)),
     "user_id": ("member", TypeAdapter(Id)),
     "department_id": ("department", TypeAdapter(Id)),
     "invitation_id": ("invitation", TypeAdapter(Id)),

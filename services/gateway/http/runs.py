@@ -6,18 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from contracts import ledger
+from contracts import entries, ledger
 from contracts.channel import Tokens
-from contracts.ledger import ENTRIES_ROWS_MAX, EntryReason, PriceSource, RunFilter, RunOrder
+from contracts.entries import ENTRIES_ROWS_MAX, EntryReason, PriceSource
+from contracts.ledger import RunFilter, RunOrder
 from contracts.types import (
     AgentId,
     ChannelId,
+    EntryKind,
     Id,
     Instant,
     ModelName,
     RunStatus,
     Surface,
-    UsageKind,
     Wire,
 )
 from services.gateway.domain.permissions import RUNS_VIEW
@@ -171,16 +172,19 @@ async def get_run(call: Call[NoQuery, NoBody]) -> Run:
     return _run(await ask_ledger(call, "get_run", question, answer=ledger.RunRow))
 
 
+Cursor = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7E]{1,512}$")]
+
+
 class EntriesQuery(Query):
     """A page of entries, by cursor."""
 
     scope: Literal["tree", "own"] = "tree"
-    cursor: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7E]{1,512}$")] | None = None
+    cursor: Cursor | None = None
     limit: Annotated[int, Field(ge=1, le=ENTRIES_ROWS_MAX)] = 100
 
 
 class Entry(Wire):
-    """One immutable entry. A report that grew is a further entry with the difference."""
+    """One immutable entry. A report that grew and a correction are further ones: differences."""
 
     id: Id
     request_id: Id
@@ -188,7 +192,7 @@ class Entry(Wire):
     billed_run_id: Id
     delegation_id: Id | None
     turn_id: Id | None
-    kind: UsageKind
+    kind: EntryKind
     model: ModelName
     provider: Id | None
     key_id: Id | None
@@ -200,10 +204,15 @@ class Entry(Wire):
     price_set: str
     provider_amount: str | None
     provider_currency: str | None
+    provider_rate: str | None
+    """Units of the currency per US dollar, where the amount was converted."""
     interrupted: bool
     occurred_at: Instant
     billed_at: Instant
     recorded_at: Instant
+    corrects_entry_id: Id | None
+    """Of a correction: the entry whose amount it changes."""
+    correction_reason: str | None
 
 
 class EntryPage(Wire):
@@ -214,7 +223,7 @@ class EntryPage(Wire):
     as_of: str
 
 
-def _entry(row: ledger.EntryRow) -> Entry:
+def _entry(row: entries.EntryRow) -> Entry:
     shown = {name: value for name, value in row if name in Entry.model_fields}
     return Entry(**shown, cost_usd=row.cost_nanousd)
 
@@ -233,8 +242,8 @@ def _entry(row: ledger.EntryRow) -> Entry:
 )
 async def list_entries(call: Call[EntriesQuery, NoBody]) -> EntryPage:
     """Oldest first. `scope=tree` adds up to `cost_usd`, `scope=own` to `own_cost_usd`."""
-    question = ledger.ListEntries(run_id=call.path_id("run_id"), **dict(call.query))
-    page = await ask_ledger(call, "list_entries", question, answer=ledger.EntryPage)
+    question = entries.ListEntries(run_id=call.path_id("run_id"), **dict(call.query))
+    page = await ask_ledger(call, "list_entries", question, answer=entries.EntryPage)
     return EntryPage(
         items=tuple(_entry(row) for row in page.items), cursor=page.cursor, as_of=page.as_of
     )

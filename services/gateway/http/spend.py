@@ -85,8 +85,21 @@ class DaySpend(Wire):
     run_count: int
 
 
+class IngestionSpend(Wire):
+    """What belongs to no run and no agent: documents that were made searchable."""
+
+    basis: Literal["requests_by_occurred_at"] = "requests_by_occurred_at"
+    """Requests that occurred in the window (design.md 3, *Windows*)."""
+    cost_usd: Usd
+    cost_is_partial: bool
+    request_count: int
+
+
 class Spend(Wire):
-    """Every breakdown adds up to `cost_usd`. Month figures ignore the window."""
+    """`by_provider`, `by_key` and `by_day` add up to `cost_usd`, `by_agent` with `ingestion`.
+
+    Month figures ignore the window.
+    """
 
     basis: Literal["runs_by_started_at"] = "runs_by_started_at"
     """Runs that started in the window, counted whole (design.md 3, *Windows*)."""
@@ -105,6 +118,7 @@ class Spend(Wire):
     by_provider: tuple[ProviderSpend, ...]
     by_key: tuple[KeySpend, ...]
     by_day: tuple[DaySpend, ...]
+    ingestion: IngestionSpend
 
 
 def _line(line: ledger.SpendLine) -> dict[str, Any]:
@@ -146,6 +160,11 @@ def _shown(spend: ledger.Spend, period_days: int | None) -> Spend:
         ),
         by_key=tuple(KeySpend(**_line(line), key_id=line.key_id) for line in spend.by_key),
         by_day=tuple(DaySpend(**_line(line), date=line.day) for line in spend.by_day),
+        ingestion=IngestionSpend(
+            cost_usd=spend.ingestion.cost_nanousd,
+            cost_is_partial=spend.ingestion.is_partial,
+            request_count=spend.ingestion.request_count,
+        ),
     )
 
 
@@ -161,7 +180,10 @@ def _shown(spend: ledger.Spend, period_days: int | None) -> Spend:
     ),
 )
 async def get_spend(call: Call[SpendQuery, NoBody]) -> Spend:
-    """Runs that started in the window, both ends included. Costliest first; days in order."""
+    """Runs that started in the window and ingestion that occurred in it, both ends included.
+
+    Costliest first; days in order.
+    """
     question = call.query.question(call.ports.clock.now())
     spend = await ask_ledger(call, "get_spend", question, answer=ledger.Spend)
     return _shown(spend, None if call.query.from_ else call.query.days)

@@ -194,10 +194,12 @@ class Books:
     def enter_line(self, org: str, line: Line, amount: Amount) -> None:
         """Add an amount to a line and to everything that is the sum of lines."""
         key = (org, line.billed_run_id)
-        self._add_run(key, amount)
-        self.lines[(org, line)] = self.lines.get((org, line), NOTHING) + amount
         scopes = [("organization", org)]
-        scopes += [("agent", agent) for agent in self.runs[key].counted_agents]
+        # What belongs to no run is the organization's alone (facts.md 2.4).
+        if line.ingested is None:
+            self._add_run(key, amount)
+            self.lines[(org, line)] = self.lines.get((org, line), NOTHING) + amount
+            scopes += [("agent", agent) for agent in self.runs[key].counted_agents]
         floors = amount.unpriced_count + amount.missing_delegate_count
         for scope, scope_id in scopes:
             self._add_month(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from contracts.channel import Tokens, UsageReported
-from contracts.ledger import EntryReason, PriceSource
+from contracts.channel import IngestionReported, Tokens, UsageReported
+from contracts.entries import EntryReason, PriceSource
+from contracts.types import UsageKind
 from services.ledger.domain.amounts import NOTHING, Amount
 from services.ledger.domain.prices import Priced
 
@@ -22,13 +23,25 @@ CLAIMS_PER_CHANNEL_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Ingested:
+    """What money that belongs to no run was spent on, and when; windows select by the time."""
+
+    ingestion_id: str
+    document_id: str | None
+    collection_id: str | None
+    occurred_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """One usage report, priced: all that the bill of its request depends on."""
+    """One report, priced: all that the bill of its request depends on."""
 
     channel_id: str
     run_id: str
+    """Empty: ingestion, which belongs to no run."""
     model: str
     billed_run_id: str
+    """Empty: ingestion."""
     kind: str
     provider: str
     """Empty: not recorded."""
@@ -54,11 +67,23 @@ class Report:
     occurred_at: datetime
     billed_at: datetime
     digest: str
+    provider_rate: str | None = None
+    ingestion_id: str = ""
+    """Empty: usage of a run."""
+    document_id: str | None = None
+    collection_id: str | None = None
 
     @property
-    def context(self) -> tuple[str, str, str]:
-        """Who claims the request: the channel, the run and the model."""
-        return (self.channel_id, self.run_id, self.model)
+    def context(self) -> tuple[str, str, str, str]:
+        """Who claims the request: the channel, the run or ingestion, and the model."""
+        return (self.channel_id, self.run_id, self.ingestion_id, self.model)
+
+    @property
+    def ingested(self) -> Ingested | None:
+        """What it was spent on, where it belongs to no run."""
+        if not self.ingestion_id:
+            return None
+        return Ingested(self.ingestion_id, self.document_id, self.collection_id, self.occurred_at)
 
     @property
     def rank(self) -> tuple[bool, bool, int, int, str]:
@@ -73,6 +98,8 @@ class Report:
 
 
 _REPORT_FIELDS = tuple(field.name for field in fields(Report))
+_LEFT_OUT_EMPTY = frozenset(field.name for field in fields(Report) if field.default is not MISSING)
+"""Not kept where they say nothing: what was kept before they existed reads the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +110,13 @@ class Claim:
     first_occurred_at: datetime
     channel_place: int
     """0 for the channel that claimed the request first, as it arrived here; then 1 and so on."""
+    settled_digest: str = ""
+    """The report whose floor a correction took away; another best report brings a floor again."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether somebody said what its best report should have cost (ADR 0021)."""
+        return self.settled_digest == self.best.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +130,8 @@ class Line:
     key_id: str
     kind: str
     late_month: str = ""
+    ingested: Ingested | None = None
+    """Null: the line is a run's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +149,7 @@ Claims = tuple[Claim, ...]
 """All claims on one request, in the order of their contexts."""
 
 
-def report_digest(usage: UsageReported) -> str:
+def report_digest(usage: UsageReported | IngestionReported) -> str:
     """SHA-256 over what a report says; decides between equals, the same for every order."""
     return hashlib.sha256(usage.model_dump_json().encode()).hexdigest()
 
@@ -129,7 +165,9 @@ class Circumstances:
     authorized: bool
 
 
-def make_report(usage: UsageReported, priced: Priced, known: Circumstances) -> Report:
+def make_report(
+    usage: UsageReported | IngestionReported, priced: Priced, known: Circumstances
+) -> Report:
     """Bring a report, its price and its circumstances together.
 
     Impossible counts are kept on the entry of the report and add nothing to any sum.
@@ -137,15 +175,11 @@ def make_report(usage: UsageReported, priced: Priced, known: Circumstances) -> R
     tokens = usage.tokens
     cost = usage.provider_cost
     return Report(
+        **_bearer(usage),
         channel_id=known.channel_id,
-        run_id=usage.run_id,
         model=usage.model,
-        billed_run_id=usage.billed_run_id or usage.run_id,
-        kind=usage.kind.value,
         provider=usage.provider or "",
         key_id=usage.key_id or "",
-        delegation_id=usage.delegation_id,
-        turn_id=usage.turn_id,
         month=known.month,
         late_month=known.late_month,
         authorized=known.authorized,
@@ -161,7 +195,30 @@ def make_report(usage: UsageReported, priced: Priced, known: Circumstances) -> R
         occurred_at=usage.occurred_at,
         billed_at=known.billed_at,
         digest=report_digest(usage),
+        provider_rate=priced.provider_rate,
     )
+
+
+def _bearer(said: UsageReported | IngestionReported) -> dict[str, Any]:
+    """Who bears an amount: a run, or nobody but the organization."""
+    if isinstance(said, IngestionReported):
+        return {
+            "run_id": "",
+            "billed_run_id": "",
+            "kind": UsageKind.INGESTION.value,
+            "delegation_id": None,
+            "turn_id": None,
+            "ingestion_id": said.ingestion_id,
+            "document_id": said.document_id,
+            "collection_id": said.collection_id,
+        }
+    return {
+        "run_id": said.run_id,
+        "billed_run_id": said.billed_run_id or said.run_id,
+        "kind": said.kind.value,
+        "delegation_id": said.delegation_id,
+        "turn_id": said.turn_id,
+    }
 
 
 def merge(claims: Claims, report: Report) -> Claims:
@@ -181,6 +238,7 @@ def merge(claims: Claims, report: Report) -> Claims:
             max(known.best, report, key=lambda item: item.rank),
             min(known.first_occurred_at, report.occurred_at),
             known.channel_place,
+            known.settled_digest,
         )
     return tuple(by_context[context] for context in sorted(by_context))
 
@@ -216,7 +274,7 @@ def bill(claims: Claims) -> dict[Line, tuple[Amount, Claim]]:
     # The owner last: of two contexts that share a line it is the owner that explains it.
     for claim in sorted(claims, key=lambda item: item is owner):
         line = line_of(claim.best)
-        amount = _amount(claim.best) if claim is owner else Amount(unpriced_count=1)
+        amount = _amount(claim) if claim is owner else Amount(unpriced_count=_floor(claim))
         before, _ = billed.get(line, (NOTHING, claim))
         billed[line] = (before + amount, claim)
     return billed
@@ -232,18 +290,24 @@ def line_of(report: Report) -> Line:
         report.key_id,
         report.kind,
         report.late_month,
+        report.ingested,
     )
 
 
-def _amount(report: Report) -> Amount:
+def _amount(claim: Claim) -> Amount:
+    report = claim.best
     counts = report.tokens if report.reason != "bad_usage" else (0,) * len(report.tokens)
     return Amount(
         report.cost_nanousd,
         1,
-        0 if report.priced else 1,
+        0 if report.priced else _floor(claim),
         0,
         *counts,
     )
+
+
+def _floor(claim: Claim) -> int:
+    return 0 if claim.is_settled else 1
 
 
 def draft_entries(before: Claims, after: Claims) -> list[Draft]:
@@ -276,7 +340,12 @@ def claims_to_json(claims: Claims) -> list[dict[str, Any]]:
     """What is kept of a request's reports, for the next one to merge with."""
     return [
         {
-            **{name: getattr(claim.best, name) for name in _REPORT_FIELDS},
+            **{
+                name: value
+                for name in _REPORT_FIELDS
+                if (value := getattr(claim.best, name)) or name not in _LEFT_OUT_EMPTY
+            },
+            **({"settled_digest": claim.settled_digest} if claim.settled_digest else {}),
             "occurred_at": claim.best.occurred_at.isoformat(),
             "billed_at": claim.best.billed_at.isoformat(),
             "first_occurred_at": claim.first_occurred_at.isoformat(),
@@ -293,8 +362,9 @@ def claims_from_json(rows: Sequence[Mapping[str, Any]]) -> Claims:
         values = dict(row)
         first = datetime.fromisoformat(values.pop("first_occurred_at"))
         place = values.pop("channel_place")
+        settled = values.pop("settled_digest", "")
         values["occurred_at"] = datetime.fromisoformat(values["occurred_at"])
         values["billed_at"] = datetime.fromisoformat(values["billed_at"])
         values["tokens"] = tuple(values["tokens"])
-        claims.append(Claim(Report(**values), first, place))
+        claims.append(Claim(Report(**values), first, place, settled))
     return tuple(claims)

@@ -13,6 +13,7 @@ from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Literal, TypedDict, Unpack
 
+from contracts.entries import PriceSource
 from contracts.types import BIGINT_MAX
 from services.ledger.domain.rate_cards import (
     COUNTED_USAGE_KEYS,
@@ -23,7 +24,6 @@ from services.ledger.domain.rate_cards import (
 )
 
 UnpricedReason = Literal["unknown_model", "bad_usage", "no_price"]
-PriceSource = Literal["catalogue", "provider_reported", "unpriced"]
 
 _NANO = Decimal("1e-9")
 _NANO_DIGITS = 9
@@ -107,6 +107,8 @@ class Priced:
     provider_id: str | None
     model_id: str | None
     price_set: str
+    provider_rate: str | None = None
+    """Units of the provider's currency per US dollar, where its amount was converted."""
 
 
 def price_request(*, book: RateBook, **request: Unpack[PricedRequest]) -> Priced:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_05UP, Context, Decimal, DecimalException
 from typing import Final, Literal
 
-from contracts.channel import ProviderCost, Tokens, UsageReported
+from contracts.channel import IngestionReported, ProviderCost, Tokens, UsageReported
 from contracts.ledger import Authorize
 from services.ledger.domain.caps import Price
 from services.ledger.domain.prices import (
@@ -20,11 +22,23 @@ from services.ledger.domain.prices import (
 from services.ledger.domain.rate_cards import RateBook
 
 PROVIDER_REPORTED: Final[Literal["provider_reported"]] = "provider_reported"
+DOLLAR: Final = "USD"
+Rates = Mapping[str, Decimal]
+"""Units of a currency per US dollar, above 0, as an operator keeps them (the seed)."""
+NO_RATES: Final[Rates] = {}
+_AMOUNT: Final = re.compile(r"[0-9]{1,32}(\.[0-9]{1,32})?([eE][+-]?[0-9]{1,3})?\Z", re.ASCII)
+"""What a provider's amount may look like: no sign, no NaN, no infinity, no separators. Small
+amounts come with an exponent, because that is how floats are written."""
+_CONVERSION: Final = Context(prec=64, rounding=ROUND_05UP)
+"""Divides so that the one rounding to nano-USD that follows is that of the exact quotient."""
 PROBE_TOKENS = 1_000_000
 """A model whose price of so many tokens each way is 0 is free."""
 
 
-def price_usage(book: RateBook, usage: UsageReported) -> Priced:
+Reported = UsageReported | IngestionReported
+
+
+def price_usage(book: RateBook, usage: Reported, rates: Rates = NO_RATES) -> Priced:
     """Price one report at the time of its call.
 
     What the provider says that it cost comes first (the seed, *Un coste que no se pudo medir lo
@@ -34,30 +48,40 @@ def price_usage(book: RateBook, usage: UsageReported) -> Priced:
     priced = _catalogue_price(book, usage)
     if usage.provider_cost is None or priced.reason == "bad_usage":
         return priced
-    cost_nanousd = provider_nanousd(usage.provider_cost)
+    currency = usage.provider_cost.currency.strip().upper()
+    cost_nanousd = provider_nanousd(usage.provider_cost, rates)
     if cost_nanousd is None:
         return priced
     return replace(
-        priced, cost_nanousd=cost_nanousd, priced=True, reason=None, price_source=PROVIDER_REPORTED
+        priced,
+        cost_nanousd=cost_nanousd,
+        priced=True,
+        reason=None,
+        price_source=PROVIDER_REPORTED,
+        provider_rate=None if currency == DOLLAR else f"{rates[currency]:f}",
     )
 
 
-def provider_nanousd(cost: ProviderCost) -> int | None:
-    """A provider's amount in nano-USD; null where it cannot be used.
+def provider_nanousd(cost: ProviderCost, rates: Rates = NO_RATES) -> int | None:
+    """A provider's amount in nano-USD, half to even; null where it cannot be used.
 
-    Used directly: US dollars. Other currencies need an operator's rate and have none yet.
+    US dollars are used directly; another currency is divided by the operator's rate, and cannot be
+    used without one.
+    Source: facts.md 2.2, item 7; ADR 0020.
     """
-    if cost.currency.strip().upper() != "USD":
+    currency = cost.currency.strip().upper()
+    amount = cost.amount.strip()
+    if not _AMOUNT.match(amount) or (currency != DOLLAR and currency not in rates):
         return None
     try:
-        amount = Decimal(cost.amount.strip())
-        nanousd = nanousd_from_usd(amount)
-    except (InvalidOperation, AmountOutOfRange):
+        if currency == DOLLAR:
+            return nanousd_from_usd(Decimal(amount))
+        return nanousd_from_usd(_CONVERSION.divide(Decimal(amount), rates[currency]))
+    except (DecimalException, AmountOutOfRange):
         return None
-    return nanousd if amount >= 0 else None
 
 
-def _catalogue_price(book: RateBook, usage: UsageReported) -> Priced:
+def _catalogue_price(book: RateBook, usage: Reported) -> Priced:
     return price_request(
         book=book,
         provider=usage.provider,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from contracts.channel import RunFinished, RunStarted, UsageReported
+from contracts.channel import IngestionReported, RunFinished, RunStarted, UsageReported
 from contracts.errors import Invalid
 from contracts.types import ChannelRight
 from services.ledger.errors import ChannelRevoked, DirectoryBehind, TimeInFuture, UsageTooOld
@@ -37,7 +37,11 @@ def _needs_its_channel(work: Work, item: Received) -> bool:
     """Whether a right decides and the directory has not told of the channel yet: too early."""
     if (item.event.org, item.address.channel_id or "") in work.channels:
         return False
-    return isinstance(item.event.data, UsageReported) and age_of(work, item) > USAGE_AGE_MAX
+    return _is_paid(item) and age_of(work, item) > USAGE_AGE_MAX
+
+
+def _is_paid(item: Received) -> bool:
+    return isinstance(item.event.data, UsageReported | IngestionReported)
 
 
 def _refusal(work: Work, item: Received) -> Invalid | None:
@@ -50,7 +54,7 @@ def _refusal(work: Work, item: Received) -> Invalid | None:
     at = time_of(item)
     if at - work.batch.now > AHEAD_MAX:
         return TimeInFuture(int(AHEAD_MAX.total_seconds() // 60))
-    if isinstance(item.event.data, UsageReported):
+    if _is_paid(item):
         rights = channel.rights if channel is not None else frozenset()
         if age_of(work, item) > USAGE_AGE_MAX and ChannelRight.BACKFILL not in rights:
             return UsageTooOld(int(USAGE_AGE_MAX.total_seconds() // 3600))

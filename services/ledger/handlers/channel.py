@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from contracts.channel import RunFinished, RunHeartbeat, RunStarted, UsageReported
+from contracts.channel import (
+    IngestionReported,
+    RunFinished,
+    RunHeartbeat,
+    RunStarted,
+    UsageReported,
+)
 from services.ledger.domain.books import keys_of
 from services.ledger.domain.merging import (
     CLAIMS_PER_CHANNEL_MAX,
-    Circumstances,
     Claims,
     Draft,
     Report,
@@ -22,17 +27,18 @@ from services.ledger.domain.merging import (
     make_report,
     merge,
 )
-from services.ledger.domain.months import month_of
-from services.ledger.domain.pricing import price_usage
+from services.ledger.domain.pricing import NO_RATES, price_usage
 from services.ledger.domain.runs import Run, apply_end, apply_start
 from services.ledger.errors import TooManyClaims
 from services.ledger.handlers.admitting import admit
 from services.ledger.handlers.holding import hold_claimed_runs, hold_runs, recount
+from services.ledger.handlers.ingestion import on_ingestion_reported
 from services.ledger.handlers.saying import say_changed_runs
-from services.ledger.handlers.work import USAGE_AGE_MAX, Work, age_of, load_work
+from services.ledger.handlers.work import Work, circumstances_of, load_work
 from services.ledger.store import admissions, entries, runs
 
 if TYPE_CHECKING:
+    from services.ledger.domain.pricing import Rates
     from services.ledger.domain.rate_cards import RateBook
     from services.ledger.store.admissions import Admitted
     from shared.consume import Batch, Received
@@ -42,9 +48,10 @@ if TYPE_CHECKING:
 class ChannelReports:
     """Handles batches of the CHANNEL and PULSE streams."""
 
-    def __init__(self, book: RateBook) -> None:
-        """Price with this book."""
+    def __init__(self, book: RateBook, rates: Rates = NO_RATES) -> None:
+        """Price with this book, and convert what providers report at these rates."""
         self._book = book
+        self._rates = rates
 
     async def on_batch(self, connection: Connection, batch: Batch) -> None:
         """Enter a batch into the books."""
@@ -58,17 +65,21 @@ class ChannelReports:
                 on_run_finished(work, item)
             elif isinstance(item.event.data, RunHeartbeat):
                 on_run_heartbeat(work, item)
-            else:
+            elif isinstance(item.event.data, UsageReported):
                 on_usage_seen(work, item)
         await recount(connection, work)
-        usage = [item for item in items if isinstance(item.event.data, UsageReported)]
-        drafts = await self.on_usage_reported(connection, work, usage)
+        paid = (UsageReported, IngestionReported)
+        reports = [item for item in items if isinstance(item.event.data, paid)]
+        drafts = await self.on_usage_reported(connection, work, reports)
         await _save(connection, work, drafts)
 
     async def on_usage_reported(
         self, connection: Connection, work: Work, items: Sequence[Received]
     ) -> list[tuple[tuple[str, str], Draft]]:
-        """Price reports, merge them with what is known of their requests, draft the entries."""
+        """Price reports, merge them with what is known of their requests, draft the entries.
+
+        Those of ingestion among them: both share one space of request ids.
+        """
         if not items:
             return []
         keys = {(item.event.org, item.event.data.request_id) for item in items}
@@ -76,33 +87,27 @@ class ChannelReports:
         admitted = await admissions.load_admitted(connection, keys)
         claims = dict(known)
         for item in items:
-            usage: UsageReported = item.event.data
-            key = (item.event.org, usage.request_id)
+            request_id: str = item.event.data.request_id
+            key = (item.event.org, request_id)
             report = self._report(work, item, admitted.get(key))
             merged = merge(claims[key], report)
             if claims_of_channel(merged, report.channel_id) > CLAIMS_PER_CHANNEL_MAX:
-                why = TooManyClaims(usage.request_id, CLAIMS_PER_CHANNEL_MAX)
+                why = TooManyClaims(request_id, CLAIMS_PER_CHANNEL_MAX)
                 work.batch.refuse(item, why)
                 continue
             claims[key] = merged
         return await _enter(connection, work, known, claims)
 
     def _report(self, work: Work, item: Received, admitted: Admitted | None) -> Report:
+        if isinstance(item.event.data, IngestionReported):
+            priced = price_usage(self._book, item.event.data, self._rates)
+            return on_ingestion_reported(work, item, admitted, priced)
         usage: UsageReported = item.event.data
-        channel_id = item.address.channel_id or ""
-        authorized = admitted is not None and admitted.is_of(channel_id, usage.run_id)
-        billed_at = admitted.decided_at if admitted and authorized else usage.occurred_at
-        month = month_of(billed_at, work.zones(item.event.org))
-        this_month = month_of(work.batch.now, work.zones(item.event.org))
-        is_history = age_of(work, item) > USAGE_AGE_MAX
-        known = Circumstances(
-            channel_id=channel_id,
-            month=month,
-            late_month=this_month if month < this_month and not is_history else "",
-            billed_at=billed_at,
-            authorized=authorized,
+        is_own = admitted is not None and admitted.is_of(
+            item.address.channel_id or "", usage.run_id
         )
-        return make_report(usage, price_usage(self._book, usage), known)
+        known = circumstances_of(work, item, admitted.decided_at if admitted and is_own else None)
+        return make_report(usage, price_usage(self._book, usage, self._rates), known)
 
 
 async def _enter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from contracts.channel import RunStarted, UsageReported
+from contracts.channel import IngestionReported, RunStarted, UsageReported
 from services.ledger.domain.books import RunKey, keys_of
 from services.ledger.domain.merging import Claims
 from services.ledger.domain.months import month_of
@@ -49,6 +49,8 @@ def _runs_named(item: Received) -> set[RunKey]:
             return keys_of(org, [data.run_id, data.root_run_id])
         case UsageReported():
             return keys_of(org, [data.run_id, data.billed_run_id])
+        case IngestionReported():
+            return set()
         case _:
             return keys_of(org, [data.run_id])
 
@@ -80,7 +82,12 @@ async def hold_claimed_runs(
     connection: Connection, work: Work, claims: Sequence[tuple[tuple[str, str], Claims]]
 ) -> None:
     """Hold every run that a claim was or is billed to; they need not be named in this batch."""
-    billed = {(org, claim.best.billed_run_id) for (org, _), merged in claims for claim in merged}
+    billed = {
+        (org, claim.best.billed_run_id)
+        for (org, _), merged in claims
+        for claim in merged
+        if claim.best.ingested is None
+    }
     missing = billed - work.books.runs.keys()
     if missing:
         work.books.load(await runs.lock_runs(connection, missing))

@@ -6,8 +6,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from contracts.channel import RunFinished, RunHeartbeat, RunStarted, UsageReported
+from contracts.channel import (
+    IngestionReported,
+    RunFinished,
+    RunHeartbeat,
+    RunStarted,
+    UsageReported,
+)
 from services.ledger.domain.books import Books, RunKey
+from services.ledger.domain.merging import Circumstances
+from services.ledger.domain.months import month_of
 from services.ledger.store import directory
 
 if TYPE_CHECKING:
@@ -55,8 +63,24 @@ def age_of(work: Work, item: Received) -> timedelta:
     Not when it is handled: what waited here grew old here. Nor by the publisher's own `time`,
     which proves nothing.
     """
-    usage: UsageReported = item.event.data
-    return (item.delivery.at or work.batch.now) - usage.occurred_at
+    said: UsageReported | IngestionReported = item.event.data
+    return (item.delivery.at or work.batch.now) - said.occurred_at
+
+
+def circumstances_of(work: Work, item: Received, authorized_at: datetime | None) -> Circumstances:
+    """Where a report is billed: by its authorization, else by when it occurred (ADR 0010)."""
+    said: UsageReported | IngestionReported = item.event.data
+    billed_at = authorized_at or said.occurred_at
+    month = month_of(billed_at, work.zones(item.event.org))
+    this_month = month_of(work.batch.now, work.zones(item.event.org))
+    is_history = age_of(work, item) > USAGE_AGE_MAX
+    return Circumstances(
+        channel_id=item.address.channel_id or "",
+        month=month,
+        late_month=this_month if month < this_month and not is_history else "",
+        billed_at=billed_at,
+        authorized=authorized_at is not None,
+    )
 
 
 def time_of(item: Received) -> datetime:

@@ -213,14 +213,16 @@ def _capped_agent(asked: Asked, known: dict[RunKey, Run]) -> str | None:
     What the start said goes before what the question says: the record decides.
     """
     data = asked.data
-    if data.run_id is not None:
-        run = known.get((asked.org, data.run_id))
-        root_id = run.root_run_id if run is not None and not run.provisional else data.root_run_id
-        root = known.get((asked.org, root_id or data.run_id))
-        if root is not None and root.system_role is not None:
-            return None
-        if root is not None and root.agent_id is not None:
-            return root.agent_id
+    if data.run_id is None:
+        # Ingestion is in no agent's month, so no agent's cap binds it (facts.md 2.1).
+        return None
+    run = known.get((asked.org, data.run_id))
+    root_id = run.root_run_id if run is not None and not run.provisional else data.root_run_id
+    root = known.get((asked.org, root_id or data.run_id))
+    if root is not None and root.system_role is not None:
+        return None
+    if root is not None and root.agent_id is not None:
+        return root.agent_id
     return data.root_agent_id or data.agent_id
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from contracts.channel import Tokens
 from contracts.directory import Applied, GetApplied
+from contracts.entries import EntryPage, EntryRow, ListEntries
 from contracts.errors import Invalid
 from contracts.ledger import (
     AgentSpend,
@@ -15,13 +18,10 @@ from contracts.ledger import (
     CapRow,
     CapScope,
     DaySpend,
-    EntryPage,
-    EntryRow,
     GetRun,
     GetSpend,
     KeySpend,
     ListCaps,
-    ListEntries,
     ListRuns,
     ProviderSpend,
     RunPage,
@@ -30,8 +30,9 @@ from contracts.ledger import (
 )
 from services.ledger.domain.books import MonthAmount
 from services.ledger.domain.months import month_of
+from services.ledger.domain.spend import Sum, costliest_first, ingestion_spend, merged
 from services.ledger.errors import RunUnknown
-from services.ledger.store import caps, directory, reading
+from services.ledger.store import caps, directory, ingestion, reading
 from services.ledger.store.runs import amount_of
 from shared.pages import read_cursor, write_cursor
 
@@ -150,27 +151,40 @@ class Reader:
             providers = await reading.spend_by_line(connection, "provider", *window)
             keys = await reading.spend_by_line(connection, "key_id", *window)
             by_day = await reading.spend_by_day(connection, *window, zone)
+            ingested = await ingestion.sum_window(connection, *window, zone)
             month_key = (question.org, "organization", question.org, month)
             spent = await caps.load_months(connection, {month_key})
         to_date = spent.get(month_key, MonthAmount())
         partial = sum(row["partial_run_count"] for row in agents)
+        apart = ingestion_spend(ingested)
         return Spend(
             started_from=start,
             started_to=end,
             billing_timezone=zone,
-            cost_nanousd=sum(int(row["cost_nanousd"]) for row in agents),
+            cost_nanousd=sum(int(row["cost_nanousd"]) for row in agents) + apart.cost_nanousd,
             run_count=sum(row["run_count"] for row in agents),
             partial_run_count=partial,
-            is_partial=partial > 0,
+            is_partial=partial > 0 or apart.is_partial,
             month=month,
             month_to_date_nanousd=to_date.cost_nanousd,
             month_to_date_is_partial=to_date.unpriced_count > 0,
             by_agent=tuple(_agent_spend(row) for row in agents),
             by_provider=tuple(
-                ProviderSpend(provider=row["value"] or None, **_line(row)) for row in providers
+                ProviderSpend(provider=value, **asdict(line))
+                for value, line in costliest_first(
+                    merged(_lines(providers), ((each.provider, each.sum) for each in ingested))
+                )
             ),
-            by_key=tuple(KeySpend(key_id=row["value"] or None, **_line(row)) for row in keys),
-            by_day=_dense(by_day, days),
+            by_key=tuple(
+                KeySpend(key_id=value, **asdict(line))
+                for value, line in costliest_first(
+                    merged(_lines(keys), ((each.key_id, each.sum) for each in ingested))
+                )
+            ),
+            by_day=_dense(
+                merged(_day_sums(by_day), ((each.day, each.sum) for each in ingested)), days
+            ),
+            ingestion=apart,
         )
 
 
@@ -189,31 +203,33 @@ def _days(start: datetime, end: datetime, zone: str) -> tuple[date, date]:
         raise Invalid("the window leaves the calendar", reason="window_too_long") from error
 
 
-def _dense(rows: Any, days: tuple[date, date]) -> tuple[DaySpend, ...]:
-    found = {row["day"]: row for row in rows}
+def _dense(found: Mapping[date, Sum], days: tuple[date, date]) -> tuple[DaySpend, ...]:
     first, last = days
     # A publisher's clock may be ahead, past midnight: its run is in the window and has a day.
     last = max([last, *found])
     result = []
     for offset in range((last - first).days + 1):
         day = first + timedelta(days=offset)
-        row = found.get(day)
-        result.append(
-            DaySpend(
-                day=day.isoformat(),
-                cost_nanousd=int(row["cost_nanousd"]) if row else 0,
-                run_count=row["run_count"] if row else 0,
-                is_partial=bool(row["is_partial"]) if row else False,
-            )
-        )
+        row = found.get(day, Sum(0, 0, is_partial=False))
+        result.append(DaySpend(day=day.isoformat(), **asdict(row)))
     return tuple(result)
 
 
-def _line(row: Any) -> dict[str, Any]:
+def _lines(rows: Any) -> dict[str | None, Sum]:
     return {
-        "cost_nanousd": int(row["cost_nanousd"]),
-        "run_count": row["run_count"],
-        "is_partial": row["floors"] > 0,
+        row["value"] or None: Sum(
+            int(row["cost_nanousd"]), row["run_count"], is_partial=row["floors"] > 0
+        )
+        for row in rows
+    }
+
+
+def _day_sums(rows: Any) -> dict[date, Sum]:
+    return {
+        row["day"]: Sum(
+            int(row["cost_nanousd"]), row["run_count"], is_partial=bool(row["is_partial"])
+        )
+        for row in rows
     }
 
 
@@ -265,9 +281,12 @@ def _run_row(row: Any) -> RunRow:
 
 
 def _entry_row(row: Any) -> EntryRow:
-    values = {name: row[name] for name in EntryRow.model_fields if name not in ("id", "tokens")}
+    told = EntryRow.model_fields.keys() - {"id", "tokens", "corrects_entry_id"}
+    values = {name: row[name] for name in told}
+    corrects = row["corrects_entry_id"]
     return EntryRow(
         id=str(row["id"]),
         tokens=Tokens(**{name: row[name] for name in Tokens.model_fields}),
+        corrects_entry_id=str(corrects) if corrects else None,
         **values,
     )

@@ -84,8 +84,8 @@ class Admitted:
     channel_id: str | None
     decided_at: datetime
 
-    def is_of(self, channel_id: str, run_id: str) -> bool:
-        """Whether this run of this channel asked."""
+    def is_of(self, channel_id: str, run_id: str | None) -> bool:
+        """Whether this run of this channel asked; null: the channel asked for no run."""
         return (self.channel_id, self.run_id) == (channel_id, run_id)
 
 

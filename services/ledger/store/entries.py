@@ -48,6 +48,11 @@ _ENTRY_COLUMNS = (
     "occurred_at",
     "billed_at",
     "recorded_at",
+    "ingestion_id",
+    "document_id",
+    "collection_id",
+    "provider_rate",
+    "late_month",
 )
 
 
@@ -118,8 +123,8 @@ def _entry(key: RequestKey, draft: Draft, recorded_at: datetime) -> tuple[Any, .
         uuid7(),
         org,
         request_id,
-        report.run_id,
-        draft.line.billed_run_id,
+        report.run_id or None,
+        draft.line.billed_run_id or None,
         report.delegation_id,
         report.turn_id,
         draft.line.kind,
@@ -142,6 +147,11 @@ def _entry(key: RequestKey, draft: Draft, recorded_at: datetime) -> tuple[Any, .
         report.occurred_at,
         report.billed_at,
         recorded_at,
+        report.ingestion_id or None,
+        report.document_id,
+        report.collection_id,
+        report.provider_rate,
+        draft.line.late_month,
     )
 
 

@@ -130,7 +130,8 @@ async def list_entries(  # noqa: PLR0913
     members = "SELECT m.run_id FROM run m WHERE m.org = $1 AND m.root_run_id = $2" if tree else "$2"
     return await connection.fetch(
         f"""
-        SELECT e.* FROM entry e
+        SELECT e.*, c.reason AS correction_reason FROM entry e
+        LEFT JOIN correction c ON c.id = e.id AND c.org = e.org
         WHERE e.org = $1 AND e.billed_run_id IN ({members}) AND e.sequence > $3
             AND e.transaction_id < $4::text::xid8
         ORDER BY e.sequence LIMIT $5

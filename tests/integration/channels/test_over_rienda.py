@@ -245,3 +245,23 @@ async def test_the_samples_have_their_exact_bill(rienda: Rienda) -> None:
     runs = (await rienda.get("/runs", limit=100))["items"]
     assert len(runs) == 13
     assert sum(Decimal(run["cost_usd"]) for run in runs) == Decimal(SAMPLES_USD)
+
+
+@pytest.mark.parametrize("kind", ["http", "nats"])
+async def test_ingestion_is_paid_for_until_the_organizations_cap(kind: str, rienda: Rienda) -> None:
+    await rienda.new_org(f"ingests-{kind}", monthly_budget_usd="0.02")
+    channel = await rienda.new_channel("c1")
+    opened = Channel(transport_of(kind, rienda, channel))
+    with pytest.raises(BudgetRefused) as caught:  # noqa: PT012 - the block is what is left
+        async with opened:
+            async with opened.ingest(
+                ingestion_id="i1", model="text-embedding-3-small", provider="openai"
+            ) as request:
+                request.report(Tokens(input=1_000_000))
+            spend = await spend_of(rienda, "0.02")
+            async with opened.ingest(ingestion_id="i2", model="text-embedding-3-small"):
+                pytest.fail("the request ran beyond the organization's cap")
+    assert (spend["ingestion"]["request_count"], spend["by_agent"]) == (1, [])
+    refusal = caught.value.authorization.refusal
+    assert refusal is not None
+    assert (refusal.scope, refusal.spent_nanousd) == ("organization", 20_000_000)

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.channel import Tokens
+from contracts.channel import IngestionReported, Tokens
 from contracts.types import RunStatus
 from services.ledger.domain.merging import report_digest
 from services.ledger.domain.pricing import price_usage
-from tests.factories import Feed, agent, finished, minutes, organization, started, usage
+from services.ledger.errors import CorrectionChangesNothing
+from tests.factories import Feed, agent, finished, ingestion, minutes, organization, started, usage
+from tests.integration.ledger.reconciling import assert_books_are_sums_of_entries
 from tests.ledger_room import BOOK, LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -69,11 +71,25 @@ def stories(draw):
             max_size=4,
         )
     )
-    return runs, reports, ends
+    ingested = draw(
+        st.lists(
+            st.tuples(
+                # Request ids of runs among them: one request is one amount, whoever says it.
+                st.sampled_from(("q0", "q1", "i0", "i1", "i2")),
+                st.sampled_from(("ingestion-a", "ingestion-b")),
+                st.sampled_from(MODELS),
+                st.integers(-1, 3_000),
+                st.booleans(),
+                st.integers(0, 3),
+            ),
+            max_size=6,
+        )
+    )
+    return runs, reports, ends, ingested
 
 
 def events_of(feed: Feed, story, org: str):
-    runs, reports, ends = story
+    runs, reports, ends, ingested = story
     roots: dict[str, str] = {}
     events = []
     for run_id, parent, agent_id in runs:
@@ -103,6 +119,17 @@ def events_of(feed: Feed, story, org: str):
         )
         said.append(report)
         events.append(feed.channel(report, org=org))
+    for request, ingestion_id, model, input_tokens, interrupted, at in ingested:
+        report = ingestion(
+            request,
+            ingestion_id,
+            model=model,
+            tokens=Tokens(input=input_tokens, output=1),
+            interrupted=interrupted,
+            occurred_at=BEFORE_MIDNIGHT + minutes(at),
+        )
+        said.append(report)
+        events.append(feed.channel(report, org=org))
     for run, status, at, missing in ends:
         end = finished(
             f"r{run}",
@@ -123,7 +150,7 @@ def expected_bill(said):
     for reports in claims.values():
         contexts = defaultdict(list)
         for report in reports:
-            contexts[(report.run_id, report.model)].append(report)
+            contexts[(*bearer_of(report), report.model)].append(report)
         owner = min(contexts, key=lambda key: (min(r.occurred_at for r in contexts[key]), key))
         priced = [(price_usage(BOOK, report), report) for report in contexts[owner]]
 
@@ -138,8 +165,22 @@ def expected_bill(said):
             )
 
         best = max(priced, key=rank)
-        bill[best[1].billed_run_id or owner[0]] += best[0].cost_nanousd
+        bill[billed_to(best[1])] += best[0].cost_nanousd
     return bill
+
+
+def bearer_of(report):
+    """The run or the ingestion that claims a request; ingestion first among equals."""
+    if isinstance(report, IngestionReported):
+        return ("", report.ingestion_id)
+    return (report.run_id, "")
+
+
+def billed_to(report):
+    """A run's id; None for what belongs to no run."""
+    if isinstance(report, IngestionReported):
+        return None
+    return report.billed_run_id or report.run_id
 
 
 async def state_of(room: LedgerRoom, org: str):
@@ -181,8 +222,12 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
         bill = expected_bill(said)
         total = sum(bill.values())
         assert spend.cost_nanousd == total
-        for breakdown in (spend.by_agent, spend.by_provider, spend.by_key, spend.by_day):
+        for breakdown in (spend.by_provider, spend.by_key, spend.by_day):
             assert sum(line.cost_nanousd for line in breakdown) == total
+        assert spend.ingestion.cost_nanousd == bill.get(None, 0)
+        by_agent = sum(line.cost_nanousd for line in spend.by_agent)
+        assert by_agent + spend.ingestion.cost_nanousd == total
+        await _assert_floors_say_what_is_unpriced(room, spend, org)
         of_months = [row for row in months if row[0] == "organization"]
         assert sum(row[3] for row in of_months) == total
         late = sum(row[3] for row in of_months if row[2] == "2026-10")
@@ -203,6 +248,39 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
                 assert row["totals"]["cost_nanousd"] == tree
     assert states[0] == states[1] == states[2]
     await _assert_replay_changes_nothing(room, events, org)
+    await assert_books_are_sums_of_entries(room, org)
+    await _correct_some(room, chance, org)
+    await assert_books_are_sums_of_entries(room, org)
+    # What is heard after a correction moves sums as if nobody had corrected.
+    grown = [
+        report.model_copy(update={"tokens": Tokens(input=4_000, output=999)}) for report in said
+    ]
+    await room.hear([Feed().channel(report, org=org) for report in grown], batch=3)
+    await assert_books_are_sums_of_entries(room, org)
+    await _assert_replay_changes_nothing(room, events, org)
+
+
+async def _correct_some(room, chance, org):
+    """People correct entries, some of them more than once."""
+    entered = await room.rows("SELECT id FROM entry WHERE org = $1 ORDER BY sequence", org)
+    for number in range(min(len(entered), 4)):
+        entry_id = str(chance.choice(entered)["id"])
+        try:
+            await room.correct(entry_id, chance.choice((0, 5, 10**9)), f"c{number}", org=org)
+        except CorrectionChangesNothing:
+            continue
+
+
+async def _assert_floors_say_what_is_unpriced(room, spend, org):
+    """The mark of ingestion is that of its entries, whatever request ids runs share with it."""
+    (entered,) = await room.rows(
+        "SELECT coalesce(sum(unpriced_count), 0) AS floors, coalesce(sum(request_count), 0) AS n, "
+        "bool_and(run_id IS NULL) AS apart FROM entry WHERE org = $1 AND ingestion_id IS NOT NULL",
+        org,
+    )
+    assert spend.ingestion.is_partial == (entered["floors"] > 0)
+    assert spend.ingestion.request_count == entered["n"]
+    assert entered["apart"] is not False
 
 
 async def _assert_replay_changes_nothing(room, events, org):

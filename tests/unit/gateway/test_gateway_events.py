@@ -34,6 +34,18 @@ def usage(occurred_at: str, **changes: Any) -> dict[str, Any]:
     return {"id": "u", "type": "rienda.usage_reported.v1", "data": data, **changes}
 
 
+def ingestion(occurred_at: str, **changes: Any) -> dict[str, Any]:
+    data = {
+        "ingestion_id": "i",
+        "request_id": "r",
+        "model": "m",
+        "tokens": {"input": 1},
+        "occurred_at": occurred_at,
+        **changes,
+    }
+    return {"id": "i", "type": "rienda.ingestion_reported.v1", "data": data}
+
+
 def beat(**changes: Any) -> dict[str, Any]:
     data = {"run_id": "1", "at": at()}
     return {"id": "b", "type": "rienda.run_heartbeat.v1", "data": data, **changes}
@@ -164,3 +176,32 @@ def test_refuses_a_body_that_is_no_json(body: bytes, reason: str) -> None:
     with pytest.raises(Invalid) as refused:
         parse(body)
     assert refused.value.reason == reason
+
+
+def test_ingestion_is_said_without_a_run_and_dated_by_when_it_occurred() -> None:
+    stamped = stamp(ingestion(at(hours=-1)), PUBLISHER, now=NOW)
+    address, event = read_event(stamped.subject, stamped.body)
+    assert stamped.subject == "rienda.event.acme.channel.desk.ingestion_reported.v1"
+    assert (address.channel_id, event.time) == ("desk", NOW - timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        (ingestion(at(hours=-73)), "usage_too_old"),
+        (ingestion(at(minutes=6)), "time_in_future"),
+        (ingestion("2026-11-30T12:00:00"), "naive_time"),
+        (ingestion(at(), ingestion_id=None), "invalid_field"),
+        (ingestion(at(), tokens={"input": 2**63}), "invalid_field"),
+        (ingestion(at(), tokens={"input": 0.5}), "invalid_field"),
+        (ingestion(at(), model="m" * 256), "invalid_field"),
+        (ingestion(at(), document_id="x" * 300_000), "oversized"),
+        (ingestion(at(), unauthorized_reason="x" * 2_000), "invalid_field"),
+    ],
+)
+def test_a_wrong_report_of_ingestion_has_one_clear_answer(item: object, reason: str) -> None:
+    assert refusal(item) == reason
+
+
+def test_old_ingestion_of_a_channel_with_backfill_is_taken() -> None:
+    assert stamp(ingestion(at(hours=-1_000)), IMPORTER, now=NOW).event_id == "i"
