@@ -335,6 +335,13 @@ class KeySpend(SpendLine):
     key_id: Id | None
 
 
+class PersonSpend(SpendLine):
+    """By who started the tree; null: nobody did (schedules, visitors), or nobody said so yet."""
+
+    user_id: Id | None
+    partial_run_count: Count
+
+
 class DaySpend(SpendLine):
     """By the run's day in the billing time zone; zeros present."""
 
@@ -358,6 +365,7 @@ class Spend(Wire):
     by_provider: tuple[ProviderSpend, ...]
     by_key: tuple[KeySpend, ...]
     by_day: tuple[DaySpend, ...]
+    by_person: tuple[PersonSpend, ...] = ()
 
 
 class ListCaps(Wire):

@@ -25,6 +25,7 @@ from contracts.types import Wire
 from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
+from services.ledger.handlers.recounting import Recounter
 from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.reading import Reader
 from shared.clock import FixedClock
@@ -62,11 +63,12 @@ class LedgerRoom:
             for durable in DURABLES
             if durable.room == "ledger"
         }
+        self.recounter = Recounter(database=self.database, clock=self.clock, trees_max=2)
         self.authorizer = Authorizer(database=self.database, book=BOOK, clock=self.clock)
         self.reader = Reader(database=self.database, clock=self.clock)
 
     async def hear(self, deliveries: Sequence[Delivery], *, batch: int = 1_000) -> None:
-        """Handle deliveries in their order, cut into batches per stream."""
+        """Handle deliveries in their order, cut into batches per stream, and what is left of it."""
         position = 0
         while position < len(deliveries):
             stream = deliveries[position].stream
@@ -79,6 +81,12 @@ class LedgerRoom:
                 group.append(deliveries[position])
                 position += 1
             await self.consumers[stream].handle(group)
+        await self.recount()
+
+    async def recount(self) -> None:
+        """Count again what a change of departments left, to the end."""
+        while await self.recounter.step():
+            continue
 
     async def know(self, feed: Feed, *orgs: str, channels: Sequence[str] = ("c1",)) -> None:
         """Let the ledger know organizations with channels."""

@@ -76,6 +76,16 @@ class KeySpend(Wire):
     run_count: int
 
 
+class PersonSpend(Wire):
+    """By who started the run; null: nobody did (a schedule, a visitor)."""
+
+    user_id: Id | None
+    cost_usd: Usd
+    cost_is_partial: bool
+    run_count: int
+    partial_run_count: int
+
+
 class DaySpend(Wire):
     """By the run's day in the billing time zone; days without runs are there with zero."""
 
@@ -105,6 +115,7 @@ class Spend(Wire):
     by_provider: tuple[ProviderSpend, ...]
     by_key: tuple[KeySpend, ...]
     by_day: tuple[DaySpend, ...]
+    by_person: tuple[PersonSpend, ...]
 
 
 def _line(line: ledger.SpendLine) -> dict[str, Any]:
@@ -127,6 +138,12 @@ def _agent(line: ledger.AgentSpend) -> AgentSpend:
     )
 
 
+def _person(line: ledger.PersonSpend) -> PersonSpend:
+    return PersonSpend(
+        **_line(line), user_id=line.user_id, partial_run_count=line.partial_run_count
+    )
+
+
 def _shown(spend: ledger.Spend, period_days: int | None) -> Spend:
     return Spend(
         period_days=period_days,
@@ -146,6 +163,7 @@ def _shown(spend: ledger.Spend, period_days: int | None) -> Spend:
         ),
         by_key=tuple(KeySpend(**_line(line), key_id=line.key_id) for line in spend.by_key),
         by_day=tuple(DaySpend(**_line(line), date=line.day) for line in spend.by_day),
+        by_person=tuple(_person(line) for line in spend.by_person),
     )
 
 
@@ -153,7 +171,7 @@ def _shown(spend: ledger.Spend, period_days: int | None) -> Spend:
     "GET",
     "/spend",
     Contract(
-        summary="What was spent, by agent, provider, key and day",
+        summary="What was spent, by agent, provider, key, day and person",
         needs=(RUNS_VIEW,),
         query=SpendQuery,
         body=NoBody,
@@ -207,7 +225,7 @@ def _cap(row: ledger.CapRow) -> Cap:
     ),
 )
 async def list_caps(call: Call[PageQuery, NoBody]) -> CapPage:
-    """The organization's first, then agents by id."""
+    """The organization's first, then departments and agents by id."""
     question = ledger.ListCaps(skip=call.query.skip, limit=call.query.limit)
     page = await ask_ledger(call, "list_caps", question, answer=ledger.CapPage)
     return CapPage(items=tuple(_cap(row) for row in page.items), total=page.total)
