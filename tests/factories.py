@@ -12,6 +12,8 @@ from contracts.directory import (
     AgentPublished,
     BillingZone,
     ChannelChanged,
+    DepartmentChanged,
+    Membership,
     OrganizationChanged,
 )
 from contracts.envelope import encode
@@ -161,3 +163,29 @@ def usage(request_id: str, run_id: str, **changes: Any) -> UsageReported:
         "occurred_at": NOON + minutes(1),
     }
     return UsageReported(**(values | changes))
+
+
+def department(
+    department_id: str,
+    *members: Membership,
+    revision: int = 1,
+    cap: int | None = None,
+    **changes: Any,
+) -> DepartmentChanged:
+    values: dict[str, Any] = {
+        "entity_revision": revision,
+        "department_id": department_id,
+        "name": department_id.title(),
+        "lead_user_id": None,
+        "monthly_budget_nanousd": cap,
+        "cap_revision": revision,
+        "members": members,
+        "changed_at": NOON,
+    }
+    return DepartmentChanged(**(values | changes))
+
+
+def belongs(
+    user_id: str, since: datetime = NOON - timedelta(days=30), until: datetime | None = None
+) -> Membership:
+    return Membership(user_id=user_id, effective_at=since, ends_at=until)

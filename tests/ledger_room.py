@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from contracts.caps import DepartmentsSpend, ListDepartmentsSpend
 from contracts.catalog import DURABLES, Asked
 from contracts.ledger import (
     Authorization,
@@ -123,6 +124,10 @@ class LedgerRoom:
 
     async def caps(self, org: str = "acme") -> Any:
         return await self.reader.answer_list_caps(_question(ListCaps(), org))
+
+    async def departments(self, org: str = "acme", **asked: Any) -> DepartmentsSpend:
+        question = ListDepartmentsSpend(**({"limit": 100} | asked))
+        return await self.reader.answer_list_departments_spend(_question(question, org))
 
     async def rows(self, statement: str, *values: Any) -> list[Any]:
         async with self.database.transaction() as connection:

@@ -181,7 +181,13 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
         bill = expected_bill(said)
         total = sum(bill.values())
         assert spend.cost_nanousd == total
-        for breakdown in (spend.by_agent, spend.by_provider, spend.by_key, spend.by_day):
+        for breakdown in (
+            spend.by_agent,
+            spend.by_provider,
+            spend.by_key,
+            spend.by_day,
+            spend.by_person,
+        ):
             assert sum(line.cost_nanousd for line in breakdown) == total
         of_months = [row for row in months if row[0] == "organization"]
         assert sum(row[3] for row in of_months) == total
