@@ -183,6 +183,22 @@ async def test_a_change_of_name_or_cap_counts_nothing_again(room: LedgerRoom, fe
     assert await room.rows("SELECT * FROM recount") == []
 
 
+async def test_a_word_of_departments_waits_for_what_is_counted_without_it(
+    room: LedgerRoom, feed: Feed
+):
+    """Otherwise trees would be counted again before this one can be seen, and never after."""
+    await know(room, feed, department("sales"))
+    word = feed.directory(department("sales", belongs("ana"), revision=2), "sales")
+    batch = [feed.channel(started("r1", started_by_user_id="ana")), feed.channel(usage("q1", "r1"))]
+    async with room.uncommitted("CHANNEL", batch):
+        change = asyncio.create_task(room.consumers["DIRECTORY"].handle([word]))
+        await room.waits_or_ends(change)
+        await room.recount()
+    await change
+    await room.recount()
+    assert await spent(room) == {"sales": ONE_REQUEST}
+
+
 @pytest.mark.parametrize("round_", range(4))
 async def test_starts_and_words_of_departments_at_once_miss_nothing(
     room: LedgerRoom, feed: Feed, round_: int
