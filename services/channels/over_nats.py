@@ -35,6 +35,8 @@ ACK_S: Final = 5.0
 RECONNECT_WAIT_S: Final = 0.2
 HEARD_MAX: Final = 1_000
 """Events that a listener may be behind; what comes beyond them is lost to it."""
+LISTEN_S: Final = 1.0
+"""How long a listener may take to notice that the transport was closed."""
 IN_FLIGHT_MAX: Final = 64
 """Events of one call that wait for their acknowledgement at the same time."""
 HEARER: Final = "channels"
@@ -202,7 +204,7 @@ class NatsTransport:
         return answer.data
 
     async def listen(self) -> AsyncIterator[Event[Any]]:
-        """What the organization's channels have to hear, as it is said; until the caller leaves.
+        """What the organization's channels have to hear, as it is said; until the transport closes.
 
         At most once: what is said while nobody listens, or while the bus is away, is not said
         again here. `GET /feed` keeps it. What cannot be read is logged and passed over.
@@ -220,8 +222,12 @@ class NatsTransport:
         try:
             # Whoever waits for the first event has to be known to the server by then.
             await client.flush()
-            while True:
-                message = await waiting.get()
+            while not client.is_closed:
+                try:
+                    async with asyncio.timeout(LISTEN_S):
+                        message = await waiting.get()
+                except TimeoutError:
+                    continue
                 try:
                     _, event = read_event(message.subject, message.data)
                 except Invalid as error:

@@ -41,6 +41,8 @@ async def hold_directories(connection: Connection, orgs: Collection[str]) -> Non
 
 
 async def _lock(connection: Connection, function: str, orgs: Collection[str]) -> None:
+    if not orgs:
+        return
     # In one order, so that two batches of several organizations never wait for one another.
     await connection.execute(
         f"SELECT {function}({_LOCK}) FROM unnest($1::text[]) AS t (org)", sorted(set(orgs))
@@ -71,6 +73,8 @@ async def load_members(
     connection: Connection, departments: Collection[DepartmentKey]
 ) -> dict[DepartmentKey, dict[str, list[Interval]]]:
     """The people of departments with their intervals."""
+    if not departments:
+        return {}
     rows = await connection.fetch(
         f"""
         SELECT m.org, m.user_id, m.department_id, m.effective_at, {_UNTIL} AS until
@@ -182,6 +186,8 @@ async def load_capped(
     connection: Connection, keys: Collection[DepartmentKey]
 ) -> dict[DepartmentKey, Department]:
     """The ones with a cap among these departments; a removed one binds nobody."""
+    if not keys:
+        return {}
     rows = await connection.fetch(
         """
         SELECT d.org, d.department_id, d.name, d.monthly_nanousd, d.cap_revision

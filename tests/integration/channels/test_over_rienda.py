@@ -263,8 +263,9 @@ async def test_channels_hear_that_a_cap_stopped_a_run_over_the_bus_and_by_the_fe
     (item,) = answer.json()["items"]
     assert (item["id"], item["type"]) == (event.id, event.type)
     assert item["data"]["spent_nanousd"] == 6_000_000
-    await heard.aclose()
     await transport.close()
+    async with asyncio.timeout(WAIT_S):
+        assert [event async for event in heard] == []
 
 
 async def test_a_clock_that_runs_ahead_is_told_so(rienda: Rienda) -> None:

@@ -174,6 +174,9 @@ async def test_a_department_is_charged_for_what_its_members_start(gateway: Gatew
         assert made.is_success, made.text
     channel, _ = await gateway.new_channel(org)
     root = gateway.caller(DEPLOYMENT_KEY, org)
+    taken = {"department_id": "spend", "name": "Spend"}
+    refused = await root.post(f"/orgs/{org}/departments", json=taken)
+    assert (refused.status_code, refused.json()["code"]) == (422, "VALIDATION_ERROR")
     events = [
         started("1", started_by_user_id=ana.user_id),
         usage("q1", "1"),

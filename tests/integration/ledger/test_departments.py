@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from contracts.directory import BillingZone, DepartmentRemoved
+from services.ledger import migrations as ledger_migrations
 from services.ledger.handlers.recounting import Recounter
 from tests.factories import (
     NOON,
@@ -24,6 +26,7 @@ from tests.integration.ledger.test_authorize import ask
 from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
+VERSIONS = Path(ledger_migrations.__file__).parent / "versions"
 ONE_REQUEST = 7_500_000
 LONG_BEFORE = NOON - timedelta(days=10)
 
@@ -336,3 +339,21 @@ async def test_the_month_is_that_of_the_billing_time_zone(
     assert [(row.spent_nanousd > 0, row.run_count) for row in page.items] == [(inside, int(inside))]
     before = (await room.departments(month="2026-10")).items
     assert [row.run_count for row in before] == [int(not inside)]
+
+
+async def test_what_was_entered_before_departments_were_charged_is_counted(
+    room: LedgerRoom, feed: Feed
+):
+    """A ledger that is migrated asks for a recount of everybody; shown on books without any."""
+    await know(room, feed, department("sales", belongs("ana")), department("old", belongs("bea")))
+    for number, user_id in enumerate(("ana", "ana", "bea", None)):
+        await run_of(room, feed, f"r{number}", user_id)
+    before = await spent(room)
+    assert before == {"sales": 2 * ONE_REQUEST, "old": ONE_REQUEST}
+    await room.rows("UPDATE run SET counted_departments = '{}'")
+    await room.rows("UPDATE month_spend SET cost_nanousd = 0 WHERE scope = 'department'")
+    migration = (VERSIONS / "ledger_0005.sql").read_text()
+    asked = migration[migration.index("INSERT INTO recount") :]
+    await room.rows(asked[: asked.index(";")])
+    await room.recount()
+    assert await spent(room) == before
