@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal
 
-from contracts import bootstrap, channel, directory, entries, ledger, rooms
+from contracts import bootstrap, caps, channel, directory, entries, ledger, rooms
 from contracts.envelope import Answer, Ask, Event, type_name
 from contracts.errors import Invalid
 from contracts.types import Wire
@@ -102,6 +102,8 @@ EVENTS: Final = (
         "department_removed", 1, "directory", directory.DepartmentRemoved, "DIRECTORY", ("ledger",)
     ),
     EventType("run_changed", 1, "ledger", ledger.RunChanged, "LEDGER", ("gateway",)),
+    EventType("cap_warned", 1, "ledger", caps.CapWarned, "LEDGER", ()),
+    EventType("cap_stopped", 1, "ledger", caps.CapStopped, "LEDGER", ("channels",)),
     EventType("audit_recorded", 1, "room", rooms.AuditRecorded, "", ()),
     EventType("security_noticed", 1, "room", rooms.SecurityNoticed, "", ()),
 )
@@ -151,7 +153,9 @@ STREAMS: Final = (
         discard="old",
         duplicate_window_s=60,
     ),
-    StreamSpec("LEDGER", ("rienda.event.*.ledger.>",), "file", ROOM_AGE_S, 512 * _MIB),
+    StreamSpec(
+        "LEDGER", ("rienda.event.*.ledger.>",), "file", ROOM_AGE_S, 512 * _MIB, is_heard=True
+    ),
     StreamSpec("GATEWAY", ("rienda.event.*.gateway.>",), "file", ROOM_AGE_S, 512 * _MIB),
     StreamSpec("DEAD", ("rienda.dead.>",), "file", ROOM_AGE_S, 64 * _MIB, discard="old"),
 )
@@ -210,6 +214,9 @@ QUESTIONS: Final = (
     QuestionType("ledger", "correct_entry", entries.CorrectEntry, entries.EntryCorrected),
     QuestionType("ledger", "get_spend", ledger.GetSpend, ledger.Spend),
     QuestionType("ledger", "list_caps", ledger.ListCaps, ledger.CapPage),
+    QuestionType(
+        "ledger", "list_departments_spend", caps.ListDepartmentsSpend, caps.DepartmentsSpend
+    ),
     QuestionType("ledger", "get_applied", directory.GetApplied, directory.Applied),
     QuestionType(
         "gateway",

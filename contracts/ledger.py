@@ -285,6 +285,13 @@ class KeySpend(SpendLine):
     key_id: Id | None
 
 
+class PersonSpend(SpendLine):
+    """By who started the tree; null: nobody did (schedules, visitors), or nobody said so yet."""
+
+    user_id: Id | None
+    partial_run_count: Count
+
+
 class DaySpend(SpendLine):
     """By the run's day in the billing time zone; zeros present."""
 
@@ -317,6 +324,7 @@ class Spend(Wire):
     by_key: tuple[KeySpend, ...]
     by_day: tuple[DaySpend, ...]
     ingestion: IngestionSpend = IngestionSpend()
+    by_person: tuple[PersonSpend, ...] = ()
 
 
 class ListCaps(Wire):

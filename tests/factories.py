@@ -19,6 +19,8 @@ from contracts.directory import (
     AgentPublished,
     BillingZone,
     ChannelChanged,
+    DepartmentChanged,
+    Membership,
     OrganizationChanged,
 )
 from contracts.envelope import encode
@@ -180,3 +182,29 @@ def ingestion(request_id: str, ingestion_id: str = "i1", **changes: Any) -> Inge
         "occurred_at": NOON + minutes(1),
     }
     return IngestionReported(**(values | changes))
+
+
+def department(
+    department_id: str,
+    *members: Membership,
+    revision: int = 1,
+    cap: int | None = None,
+    **changes: Any,
+) -> DepartmentChanged:
+    values: dict[str, Any] = {
+        "entity_revision": revision,
+        "department_id": department_id,
+        "name": department_id.title(),
+        "lead_user_id": None,
+        "monthly_budget_nanousd": cap,
+        "cap_revision": revision,
+        "members": members,
+        "changed_at": NOON,
+    }
+    return DepartmentChanged(**(values | changes))
+
+
+def belongs(
+    user_id: str, since: datetime = NOON - timedelta(days=30), until: datetime | None = None
+) -> Membership:
+    return Membership(user_id=user_id, effective_at=since, ends_at=until)

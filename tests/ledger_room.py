@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from contracts.caps import DepartmentsSpend, ListDepartmentsSpend
 from contracts.catalog import DURABLES, Asked
 from contracts.entries import (
     CorrectEntry,
@@ -33,19 +36,22 @@ from contracts.types import Wire
 from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
+from services.ledger.handlers.recounting import Recounter
 from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.correcting import Corrector
 from services.ledger.requests.ingestion import IngestionReader
 from services.ledger.requests.reading import Reader
 from shared.clock import FixedClock
-from shared.consume import Consumer, Delivery
+from shared.consume import Batch, Consumer, Delivery, Handler
 from shared.db import Database
 from shared.log import configure
 from shared.questions import Question
 from tests.factories import NOON, Feed, channel, minutes, organization
+from tests.waiting import eventually
 
 BOOK = RateBook.pinned()
 RATES = {"NOK": Decimal("10.5")}
+HEARD = {durable.stream: durable for durable in DURABLES if durable.room == "ledger"}
 LONG_AGO = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 
 
@@ -57,29 +63,59 @@ class LedgerRoom:
         self.database = Database(url, schema="ledger")
         self.clock = FixedClock(NOON + minutes(30))
         reports = self.reports = ChannelReports(BOOK, RATES)
-        handlers = {
+        self.handlers: dict[str, Handler] = {
             "CHANNEL": reports.on_batch,
             "PULSE": reports.on_batch,
             "DIRECTORY": directory.on_batch,
         }
-        self.consumers = {
-            durable.stream: Consumer(
-                room="ledger",
-                durable=durable,
-                database=self.database,
-                handler=handlers[durable.stream],
-                clock=self.clock,
-            )
-            for durable in DURABLES
-            if durable.room == "ledger"
-        }
+        self.consumers = {stream: self._consumer(stream, self.handlers[stream]) for stream in HEARD}
+        self.recounter = Recounter(database=self.database, clock=self.clock, trees_max=2)
         self.authorizer = Authorizer(database=self.database, book=BOOK, clock=self.clock)
         self.reader = Reader(database=self.database, clock=self.clock)
         self.ingestion = IngestionReader(database=self.database)
         self.corrector = Corrector(database=self.database, clock=self.clock)
 
+    def _consumer(self, stream: str, handler: Handler) -> Consumer:
+        return Consumer(
+            room="ledger",
+            durable=HEARD[stream],
+            database=self.database,
+            handler=handler,
+            clock=self.clock,
+        )
+
+    @asynccontextmanager
+    async def uncommitted(self, stream: str, batch: Sequence[Delivery]) -> AsyncIterator[None]:
+        """A batch that is handled and not committed before the block ends."""
+        handled, ends = asyncio.Event(), asyncio.Event()
+
+        async def handle(connection: Any, received: Batch) -> None:
+            await self.handlers[stream](connection, received)
+            handled.set()
+            await ends.wait()
+
+        task = asyncio.create_task(self._consumer(stream, handle).handle(batch))
+        await handled.wait()
+        try:
+            yield
+        finally:
+            ends.set()
+            await task
+
+    async def waits_or_ends(self, task: asyncio.Task[Any]) -> None:
+        """Until a task has ended, or one of the room's transactions waits for another's lock."""
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+
+        async def look() -> bool:
+            return task.done() or (await self.rows(waiting))[0][0] > 0
+
+        await eventually(look, bool)
+
     async def hear(self, deliveries: Sequence[Delivery], *, batch: int = 1_000) -> None:
-        """Handle deliveries in their order, cut into batches per stream."""
+        """Handle deliveries in their order, cut into batches per stream, and what is left of it."""
         position = 0
         while position < len(deliveries):
             stream = deliveries[position].stream
@@ -92,6 +128,12 @@ class LedgerRoom:
                 group.append(deliveries[position])
                 position += 1
             await self.consumers[stream].handle(group)
+        await self.recount()
+
+    async def recount(self) -> None:
+        """Count again what a change of departments left, to the end."""
+        while await self.recounter.step():
+            continue
 
     async def know(self, feed: Feed, *orgs: str, channels: Sequence[str] = ("c1",)) -> None:
         """Let the ledger know organizations with channels."""
@@ -147,6 +189,10 @@ class LedgerRoom:
 
     async def caps(self, org: str = "acme") -> Any:
         return await self.reader.answer_list_caps(_question(ListCaps(), org))
+
+    async def departments(self, org: str = "acme", **asked: Any) -> DepartmentsSpend:
+        question = ListDepartmentsSpend(**({"limit": 100} | asked))
+        return await self.reader.answer_list_departments_spend(_question(question, org))
 
     async def rows(self, statement: str, *values: Any) -> list[Any]:
         async with self.database.transaction() as connection:

@@ -8,20 +8,23 @@ may subscribe to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from pydantic import BaseModel, ValidationError
 
 from contracts import catalog
 from contracts.channel import RunHeartbeat
-from contracts.envelope import Ask, encode, message_id
+from contracts.envelope import Ask, Event, encode, message_id
 from contracts.errors import Fault, Forbidden, Invalid, Retryable, Unauthenticated, fault_from
 from contracts.ledger import Authorization, Authorize
+from contracts.upcast import read_event
 from services.channels.errors import AnswerUnreadable, CredentialRefused, RiendaUnreachable
 from services.channels.transport import DEADLINE_S, Outcome, Said, Verdict
 
@@ -30,8 +33,14 @@ CONNECT_S: Final = 1.0
 """How long a call waits for the connection, which is tried for until the transport closes."""
 ACK_S: Final = 5.0
 RECONNECT_WAIT_S: Final = 0.2
+HEARD_MAX: Final = 1_000
+"""Events that a listener may be behind; what comes beyond them is lost to it."""
+LISTEN_S: Final = 1.0
+"""How long a listener may take to notice that the transport was closed."""
 IN_FLIGHT_MAX: Final = 64
 """Events of one call that wait for their acknowledgement at the same time."""
+HEARER: Final = "channels"
+"""What the catalogue calls channels among those who hear an event."""
 _VIOLATION: Final = "authorization violation"
 VIOLATIONS_MIN: Final = 2
 """So often in a row the server must refuse the user before it counts: one refusal may be the hole
@@ -51,6 +60,13 @@ _UNREACHABLE: Final = (
     OSError,
     TimeoutError,
 )
+
+
+def heard_subjects(org: str) -> list[str]:
+    """Where what an organization's channels have to hear is said."""
+    return [
+        catalog.event_subject(event, org) for event in catalog.EVENTS if HEARER in event.hearers
+    ]
 
 
 class _AckError(BaseModel):
@@ -186,6 +202,42 @@ class NatsTransport:
         if not isinstance(answer.data, Authorization):
             raise AnswerUnreadable(f"the answer on {subject} is empty")
         return answer.data
+
+    async def listen(self) -> AsyncIterator[Event[Any]]:
+        """What the organization's channels have to hear, as it is said; until the transport closes.
+
+        At most once: what is said while nobody listens, or while the bus is away, is not said
+        again here. `GET /feed` keeps it. What cannot be read is logged and passed over.
+
+        Raises:
+            RiendaUnreachable: no server answers within `CONNECT_S`.
+            CredentialRefused: the server knows no such user.
+        """
+        client = await self._connected()
+        waiting: asyncio.Queue[Msg] = asyncio.Queue(HEARD_MAX)
+        subscriptions = [
+            await client.subscribe(subject, cb=waiting.put, pending_msgs_limit=HEARD_MAX)
+            for subject in heard_subjects(self._org)
+        ]
+        try:
+            # Whoever waits for the first event has to be known to the server by then.
+            await client.flush()
+            while not client.is_closed:
+                try:
+                    async with asyncio.timeout(LISTEN_S):
+                        message = await waiting.get()
+                except TimeoutError:
+                    continue
+                try:
+                    _, event = read_event(message.subject, message.data)
+                except Invalid as error:
+                    LOG.warning("bus: %s on %s", error.reason, message.subject)
+                else:
+                    yield event
+        finally:
+            for subscription in subscriptions:
+                with contextlib.suppress(nats.errors.Error):
+                    await subscription.unsubscribe()
 
     async def _publish(self, client: Client, event: Said) -> Outcome:
         subject = self._subject_of(event)

@@ -10,6 +10,7 @@ from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
 from services.ledger.handlers.copying import DirectoryCopy
+from services.ledger.handlers.recounting import Recounter
 from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.correcting import Corrector
 from services.ledger.requests.ingestion import IngestionReader
@@ -62,6 +63,7 @@ def make_process(part: str) -> Process:
         loops.append(partial(prune_forever, database, clock))
         asker = Asker(bus, name=ROOM)
         loops.append(DirectoryCopy(database=database, asker=asker, clock=clock).run)
+        loops.append(Recounter(database=database, clock=clock).run)
     if part in ("all", "answer"):
         authorizer = Authorizer(database=database, book=RateBook.pinned(), clock=clock)
         reader = Reader(database=database, clock=clock)
@@ -91,6 +93,7 @@ def answers(
         "correct_entry": corrector.answer_correct_entry,
         "get_spend": reader.answer_get_spend,
         "list_caps": reader.answer_list_caps,
+        "list_departments_spend": reader.answer_list_departments_spend,
         "get_applied": reader.answer_get_applied,
     }
 

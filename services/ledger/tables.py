@@ -157,6 +157,7 @@ class Department(LedgerTable, table=True):
     cap_revision: int | None = _bigint(nullable=True)
     changed_revision: int = _bigint()
     removed_revision: int = _bigint()
+    removed_at: datetime | None = _moment(nullable=True)
 
 
 class DepartmentMember(LedgerTable, table=True):
@@ -175,6 +176,36 @@ class DepartmentMember(LedgerTable, table=True):
     user_id: str = _text(primary_key=True)
     effective_at: datetime = Field(sa_type=DateTime(timezone=True), primary_key=True)
     ends_at: datetime | None = _moment(nullable=True)
+
+
+class Recount(LedgerTable, table=True):
+    """Trees of a starter whose departments changed after they were counted."""
+
+    __tablename__ = "recount"
+
+    id: int = Field(
+        sa_column=Column(BigInteger, Identity(always=True), primary_key=True, nullable=False)
+    )
+    org: str = _text()
+    user_id: str = _text()
+    since: datetime = _moment()
+    until: datetime | None = _moment(nullable=True)
+    after_run_id: str = _text()
+
+
+class CapNotice(LedgerTable, table=True):
+    """What was said about a cap: once per revision of it, month and threshold."""
+
+    __tablename__ = "cap_notice"
+
+    org: str = _text(primary_key=True)
+    scope: str = _text(primary_key=True)
+    scope_id: str = _text(primary_key=True)
+    cap_revision: int = Field(sa_type=BigInteger, primary_key=True)
+    month: str = _text(primary_key=True)
+    threshold_percent: int = Field(sa_type=Integer, primary_key=True)
+    spent_nanousd: int = Field(sa_type=Numeric(38, 0), nullable=False)
+    said_at: datetime = _moment()
 
 
 class DirectoryCopy(LedgerTable, table=True):
@@ -363,6 +394,7 @@ RUN = Table(
     *(Column(name, DateTime(timezone=True), nullable=True) for name in RUN_MOMENTS),
     Column("revision", BigInteger, nullable=False),
     Column("counted_agents", ARRAY(Text), nullable=False),
+    Column("counted_departments", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column(
         "shown_start",
         DateTime(timezone=True),
@@ -381,6 +413,14 @@ RUN = Table(
     ),
     Index("ix_run_start", "org", desc("shown_start"), "run_id"),
     Index("ix_run_root", "org", "root_run_id"),
+    Index(
+        "ix_run_starter",
+        "org",
+        "started_by_user_id",
+        "shown_start",
+        "run_id",
+        postgresql_where=text("run_id = root_run_id AND started_by_user_id IS NOT NULL"),
+    ),
     Index(
         "ix_run_parent",
         "org",

@@ -23,6 +23,7 @@ REQUIRED_AND_NULLABLE = {
     "run_started": ("user_id", "started_by_user_id"),
     "audit_recorded": ("entry.actor",),
     "organization_changed": ("monthly_budget_nanousd",),
+    "cap_stopped": ("run_id",),
     "department_changed": ("lead_user_id", "monthly_budget_nanousd"),
 }
 """The *(n)* of events.md: a null is a statement, a key that is left out is a mistake."""

@@ -56,6 +56,11 @@ SHELLS = ("$defs", "properties", "anyOf")
 SUMS = {
     "run_changed.v1.Totals.cost_nanousd",
     *(f"run_changed.v1.TokenSums.{name}" for name in TokenSums.model_fields),
+    *(
+        f"{key}.{name}_nanousd"
+        for key in ("cap_warned.v1.CapWarned", "cap_stopped.v1.CapStopped")
+        for name in ("spent", "held")
+    ),
 }
 """Sums may pass 64 bits and are NUMERIC in tables (design.md 3, *Money*)."""
 Edit = Callable[[dict[str, Any]], object]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, field_validator
 from uuid_utils.compat import uuid7
 
 from contracts.directory import DepartmentChanged, DepartmentRemoved, Membership
@@ -41,6 +41,8 @@ from services.gateway.store.departments import StoredDepartment
 if TYPE_CHECKING:
     from shared.db import Connection
 
+TAKEN_ID: Final = "spend"
+"""`…/departments/spend` is what departments spent; one of that name could not be changed."""
 _MONEY: Final = {"monthly_budget_usd": "monthly_budget_nanousd"}
 
 
@@ -55,6 +57,13 @@ class NewDepartment(Body):
     name: SafeName
     lead_user_id: Id | None = None
     monthly_budget_usd: UsdCap | None = None
+
+    @field_validator("department_id")
+    @classmethod
+    def _is_no_route(cls, value: str | None) -> str | None:
+        if value == TAKEN_ID:
+            raise ValueError(f"{value!r} is a part of this API: choose another id")
+        return value
 
 
 class DepartmentPatch(Patch):

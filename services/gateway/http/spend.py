@@ -76,6 +76,16 @@ class KeySpend(Wire):
     run_count: int
 
 
+class PersonSpend(Wire):
+    """By who started the run; null: nobody did (a schedule, a visitor)."""
+
+    user_id: Id | None
+    cost_usd: Usd
+    cost_is_partial: bool
+    run_count: int
+    partial_run_count: int
+
+
 class DaySpend(Wire):
     """By the run's day in the billing time zone; days without runs are there with zero."""
 
@@ -119,6 +129,7 @@ class Spend(Wire):
     by_key: tuple[KeySpend, ...]
     by_day: tuple[DaySpend, ...]
     ingestion: IngestionSpend
+    by_person: tuple[PersonSpend, ...]
 
 
 def _line(line: ledger.SpendLine) -> dict[str, Any]:
@@ -138,6 +149,12 @@ def _agent(line: ledger.AgentSpend) -> AgentSpend:
         month_to_date_usd=line.month_to_date_nanousd,
         month_to_date_is_partial=line.month_to_date_is_partial,
         monthly_cap_usd=line.monthly_cap_nanousd,
+    )
+
+
+def _person(line: ledger.PersonSpend) -> PersonSpend:
+    return PersonSpend(
+        **_line(line), user_id=line.user_id, partial_run_count=line.partial_run_count
     )
 
 
@@ -165,6 +182,7 @@ def _shown(spend: ledger.Spend, period_days: int | None) -> Spend:
             cost_is_partial=spend.ingestion.is_partial,
             request_count=spend.ingestion.request_count,
         ),
+        by_person=tuple(_person(line) for line in spend.by_person),
     )
 
 
@@ -172,7 +190,7 @@ def _shown(spend: ledger.Spend, period_days: int | None) -> Spend:
     "GET",
     "/spend",
     Contract(
-        summary="What was spent, by agent, provider, key and day",
+        summary="What was spent, by agent, provider, key, day and person",
         needs=(RUNS_VIEW,),
         query=SpendQuery,
         body=NoBody,
@@ -229,7 +247,7 @@ def _cap(row: ledger.CapRow) -> Cap:
     ),
 )
 async def list_caps(call: Call[PageQuery, NoBody]) -> CapPage:
-    """The organization's first, then agents by id."""
+    """The organization's first, then departments and agents by id."""
     question = ledger.ListCaps(skip=call.query.skip, limit=call.query.limit)
     page = await ask_ledger(call, "list_caps", question, answer=ledger.CapPage)
     return CapPage(items=tuple(_cap(row) for row in page.items), total=page.total)

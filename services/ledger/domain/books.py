@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from services.ledger.domain.amounts import NOTHING, Amount
+from services.ledger.domain.departments import Interval, PersonKey, departments_of
 from services.ledger.domain.merging import Draft, Line
 from services.ledger.domain.runs import Run, agents_of, saw_sign
 
@@ -51,6 +52,8 @@ class Books:
     months: dict[MonthKey, MonthAmount] = field(default_factory=dict)
     signs: dict[RunKey, datetime] = field(default_factory=dict)
     """Signs of life of runs that are written for nothing else."""
+    belongs: dict[PersonKey, tuple[Interval, ...]] = field(default_factory=dict)
+    """The departments of whoever started the trees of this batch."""
 
     def load(self, runs: Mapping[RunKey, Run]) -> None:
         """Take in runs that are held; ones that are in already stay as they are."""
@@ -119,31 +122,49 @@ class Books:
             != (self.before[key].agent_id, self.before[key].system_role)
         }
 
-    def to_recount(self) -> dict[RunKey, tuple[str, ...]]:
-        """Runs whose entries count in other agents' months than before, with the new agents."""
+    def starters(self) -> set[PersonKey]:
+        """Who started the trees of loaded runs."""
+        return {
+            (key[0], run.started_by_user_id)
+            for key, run in self.runs.items()
+            if run.is_root and run.started_by_user_id is not None
+        }
+
+    def roots_with_new_departments(self) -> set[RunKey]:
+        """Roots whose tree counts in other departments' months now: all its runs are needed."""
+        return {
+            key
+            for key, run in self.runs.items()
+            if run.is_root and departments_of(key[0], run, self.belongs) != run.counted_departments
+        }
+
+    def to_recount(self) -> dict[RunKey, Run]:
+        """Runs whose entries count in other months than before, as they count now."""
         recount = {}
         for key, run in self.runs.items():
-            agents = agents_of(run, self.runs.get((key[0], run.root_run_id)))
-            if agents != run.counted_agents:
-                recount[key] = agents
+            root = self.runs.get((key[0], run.root_run_id))
+            agents = agents_of(run, root)
+            departments = departments_of(key[0], root, self.belongs)
+            if (agents, departments) != (run.counted_agents, run.counted_departments):
+                recount[key] = replace(run, counted_agents=agents, counted_departments=departments)
         return recount
 
     def recount(
         self,
-        agents: Mapping[RunKey, tuple[str, ...]],
+        counted: Mapping[RunKey, Run],
         entered: Mapping[RunKey, Mapping[str, MonthAmount]],
     ) -> None:
-        """Move what runs have entered so far to the months of the agents that they belong to."""
-        for key, now in agents.items():
-            run = self.runs[key]
+        """Move what runs have entered so far to the months that they belong to."""
+        for key, now in counted.items():
+            before, after = self.runs[key].counted_scopes, now.counted_scopes
             for month, amount in entered.get(key, {}).items():
-                for agent in run.counted_agents:
-                    if agent not in now:
-                        self._add_month((key[0], "agent", agent, month), -amount)
-                for agent in now:
-                    if agent not in run.counted_agents:
-                        self._add_month((key[0], "agent", agent, month), amount)
-            self.runs[key] = replace(run, counted_agents=now)
+                for scope in before:
+                    if scope not in after:
+                        self._add_month((key[0], *scope, month), -amount)
+                for scope in after:
+                    if scope not in before:
+                        self._add_month((key[0], *scope, month), amount)
+            self.runs[key] = now
 
     def moved(self) -> set[RunKey]:
         """Runs whose root is another one than before."""
@@ -199,7 +220,7 @@ class Books:
         if line.ingested is None:
             self._add_run(key, amount)
             self.lines[(org, line)] = self.lines.get((org, line), NOTHING) + amount
-            scopes += [("agent", agent) for agent in self.runs[key].counted_agents]
+            scopes += self.runs[key].counted_scopes
         floors = amount.unpriced_count + amount.missing_delegate_count
         for scope, scope_id in scopes:
             self._add_month(

@@ -48,6 +48,17 @@ def month_of(at: datetime, zones: Sequence[Zone]) -> str:
     return f"{at.astimezone(_zone(zone_at(at, zones))):%Y-%m}"
 
 
+def month_begin(month: str, zones: Sequence[Zone]) -> datetime:
+    """The first instant that is billed in a month: its midnight in the zone that holds then.
+
+    On a change of zone that need not be the new one's: the month before ended in the old one.
+    """
+    midnight = datetime(int(month[:4]), int(month[5:7]), 1)  # noqa: DTZ001
+    names = {zone.name for zone in zones} or {"UTC"}
+    candidates = sorted(midnight.replace(tzinfo=_zone(name)).astimezone(UTC) for name in names)
+    return next((at for at in candidates if month_of(at, zones) == month), candidates[-1])
+
+
 def next_month(month: str) -> str:
     """The month after `YYYY-MM`."""
     year, number = int(month[:4]), int(month[5:7])

@@ -70,11 +70,21 @@ class Run:
     revision: int = 0
     counted_agents: tuple[str, ...] = ()
     """Whose months hold this run's entries now; moved when its context becomes known."""
+    counted_departments: tuple[str, ...] = ()
+    """The same for departments; moved as well when who belonged to them becomes known."""
 
     @property
     def is_root(self) -> bool:
         """Whether its figure is its whole tree."""
         return self.root_run_id == self.run_id
+
+    @property
+    def counted_scopes(self) -> tuple[tuple[str, str], ...]:
+        """Agents and departments whose months hold this run's entries now."""
+        return (
+            *(("agent", agent) for agent in self.counted_agents),
+            *(("department", department) for department in self.counted_departments),
+        )
 
     @property
     def shown_start(self) -> datetime | None:

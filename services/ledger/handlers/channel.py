@@ -34,6 +34,7 @@ from services.ledger.handlers.admitting import admit
 from services.ledger.handlers.holding import hold_claimed_runs, hold_runs, recount
 from services.ledger.handlers.ingestion import on_ingestion_reported
 from services.ledger.handlers.saying import say_changed_runs
+from services.ledger.handlers.warning import warn_of_caps
 from services.ledger.handlers.work import Work, circumstances_of, load_work
 from services.ledger.store import admissions, entries, runs
 
@@ -169,5 +170,6 @@ async def _save(
     await entries.save_entries(connection, drafts, work.batch.now)
     await runs.add_to_runs(connection, books.own, books.tree, books.signs)
     await entries.add_to_lines(connection, books.lines)
-    await entries.add_to_months(connection, books.months)
+    spent = await entries.add_to_months(connection, books.months)
     await say_changed_runs(connection, books, work.said_by, now=work.batch.now)
+    await warn_of_caps(connection, spent, work.months_now(spent), now=work.batch.now)

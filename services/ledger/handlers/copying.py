@@ -89,8 +89,9 @@ class DirectoryCopy:
 
     async def _keep(self, page: DirectoryPage) -> None:
         async with self._database.transaction() as connection:
-            await project(connection, _known(page.entries))
-            await people.save_copy(connection, page.cursor, at=self._clock.now())
+            now = self._clock.now()
+            await project(connection, _known(page.entries), now=now)
+            await people.save_copy(connection, page.cursor, at=now)
 
 
 def _known(entries: tuple[DirectoryEntry, ...]) -> Iterator[tuple[str, str, Any]]:

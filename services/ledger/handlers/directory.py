@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from services.ledger.store import directory, people
+from services.ledger.domain.departments import changed_spans
+from services.ledger.domain.months import month_of
+from services.ledger.handlers.warning import warn_of_caps
+from services.ledger.store import caps, departments, directory, people
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from contracts.directory import (
         AgentArchived,
         AgentPublished,
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
         MemberRemoved,
         OrganizationChanged,
     )
+    from services.ledger.store.notices import CapKey
     from services.ledger.store.people import EntityKey
     from shared.consume import Batch
     from shared.db import Connection
@@ -30,10 +36,12 @@ if TYPE_CHECKING:
 async def on_batch(connection: Connection, batch: Batch) -> None:
     """Project a batch of directory entries."""
     said = ((item.event.org, item.address.event.name, item.event.data) for item in batch.received)
-    await project(connection, said)
+    await project(connection, said, now=batch.now)
 
 
-async def project(connection: Connection, said: Iterable[tuple[str, str, Any]]) -> None:
+async def project(
+    connection: Connection, said: Iterable[tuple[str, str, Any]], *, now: datetime
+) -> None:
     """Apply states, given as (organization, event name, data), where they are newer."""
     newest: dict[str, dict[EntityKey, Any]] = {}
     for org, name, data in said:
@@ -42,9 +50,32 @@ async def project(connection: Connection, said: Iterable[tuple[str, str, Any]]) 
         known = states.get(key)
         if known is None or known.entity_revision < data.entity_revision:
             states[key] = data
+    await departments.hold_directories(
+        connection, {org for name in COUNT_BY & newest.keys() for org, _ in newest[name]}
+    )
+    touched = {key for name in DEPARTMENTS & newest.keys() for key in newest[name]}
+    members = await departments.load_members(connection, touched)
     for name, states in newest.items():
         # In one order, so that two batches at once wait for one another and never deadlock.
         await HEARS[name](connection, dict(sorted(states.items())))
+    spans = changed_spans(members, await departments.load_members(connection, touched))
+    await departments.ask_recount(connection, spans)
+    changed = {
+        (org, scope, entity_id)
+        for name, scope in CAPS.items()
+        for org, entity_id in newest.get(name, ())
+    }
+    if changed:
+        await _warn_of(connection, changed, now)
+
+
+async def _warn_of(connection: Connection, changed: set[CapKey], now: datetime) -> None:
+    """A cap that was lowered may be near at once."""
+    known = await directory.load_organizations(connection, {org for org, _, _ in changed})
+    months = {org: month_of(now, each.zones) for org, each in known.items()}
+    keys = {(*key, months[key[0]]) for key in changed if key[0] in months}
+    spent = await caps.load_months(connection, keys)
+    await warn_of_caps(connection, spent, months, now=now)
 
 
 async def on_organization_changed(
@@ -113,6 +144,15 @@ HEARS: dict[str, Callable[[Connection, Mapping[EntityKey, Any]], Awaitable[None]
     "department_changed": on_department_changed,
     "department_removed": on_department_removed,
 }
+CAPS = {
+    "organization_changed": "organization",
+    "agent_published": "agent",
+    "department_changed": "department",
+}
+"""Events that set a cap, and whose."""
+DEPARTMENTS = {"department_changed", "department_removed"}
+COUNT_BY = DEPARTMENTS | CAPS.keys()
+"""Events that amounts are counted or warned by: nobody counts while they are applied."""
 ID_FIELDS = {
     "organization_changed": "org",
     "agent_published": "agent_id",

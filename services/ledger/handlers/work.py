@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,11 @@ from contracts.channel import (
     RunStarted,
     UsageReported,
 )
-from services.ledger.domain.books import Books, RunKey
+from services.ledger.domain.books import Books, MonthKey, RunKey
 from services.ledger.domain.merging import Circumstances
 from services.ledger.domain.months import month_of
 from services.ledger.store import directory
+from services.ledger.store.departments import share_directories
 
 if TYPE_CHECKING:
     from services.ledger.store.directory import Channel, Organization
@@ -45,10 +47,15 @@ class Work:
         """An organization's dated time zones."""
         return self.organizations[org].zones
 
+    def months_now(self, keys: Iterable[MonthKey]) -> dict[str, str]:
+        """The month that the organizations of these sums are in."""
+        return {org: month_of(self.batch.now, self.zones(org)) for org in {key[0] for key in keys}}
+
 
 async def load_work(connection: Connection, batch: Batch) -> Work:
     """Load what decides about every report of a batch: organizations and channels."""
     orgs = {item.event.org for item in batch.received}
+    await share_directories(connection, orgs)
     channels = {(item.event.org, item.address.channel_id or "") for item in batch.received}
     return Work(
         batch=batch,

@@ -18,6 +18,8 @@ from services.ledger.domain.caps import Cap, decide, refuse_unknown_organization
 from services.ledger.domain.months import month_of
 from services.ledger.domain.pricing import price_question
 from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
+from services.ledger.requests.starters import load_bound, starter_of
+from services.ledger.requests.stopping import say_stops
 from services.ledger.store import admissions, caps, directory, runs
 from services.ledger.store.admissions import Admission
 from shared.group import Group
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from services.ledger.domain.amounts import Amount
     from services.ledger.domain.rate_cards import RateBook
+    from services.ledger.store.departments import Department
     from services.ledger.store.directory import Agent, Organization
     from shared.clock import Clock
     from shared.db import Connection, Database
@@ -61,6 +64,8 @@ class Facts:
     runs: dict[RunKey, Run]
     run_amounts: dict[RunKey, Amount]
     months: dict[MonthKey, MonthAmount]
+    departments: dict[tuple[str, str], tuple[Department, ...]]
+    """By question: those with a cap that whoever started its tree belonged to."""
 
 
 class Authorizer:
@@ -156,6 +161,8 @@ class Authorizer:
                 )
             )
         saved = await admissions.save(connection, rows)
+        decided = [row for row in rows if (row.org, row.request_id) in saved]
+        await say_stops(connection, decided, now=now)
         missing = {(row.org, row.request_id) for row in rows} - saved
         if not missing:
             return {}
@@ -189,6 +196,12 @@ async def _load(connection: Connection, group: Sequence[Asked], now: datetime) -
     agent_keys = {
         (asked.org, agent) for asked in group if (agent := _capped_agent(asked, known)) is not None
     }
+    starters = {
+        asked.key: starter
+        for asked in group
+        if (starter := starter_of(asked.org, asked.data, _root_of(asked, known), now)) is not None
+    }
+    bound = await load_bound(connection, starters)
     month_keys = {
         (asked.org, scope, scope_id, month_of(now, organizations[asked.org].zones))
         for asked in group
@@ -196,6 +209,7 @@ async def _load(connection: Connection, group: Sequence[Asked], now: datetime) -
         for scope, scope_id in (
             ("organization", asked.org),
             ("agent", _capped_agent(asked, known) or ""),
+            *(("department", each.department_id) for each in bound.get(asked.key, ())),
         )
     }
     return Facts(
@@ -204,7 +218,15 @@ async def _load(connection: Connection, group: Sequence[Asked], now: datetime) -
         runs=known,
         run_amounts=await caps.load_run_amounts(connection, known.keys()),
         months=await caps.load_months(connection, month_keys),
+        departments=bound,
     )
+
+
+def _root_of(asked: Asked, known: dict[RunKey, Run]) -> Run | None:
+    run_id = asked.data.run_id
+    run = known.get((asked.org, run_id or ""))
+    root_id = run.root_run_id if run is not None and not run.provisional else None
+    return known.get((asked.org, root_id or asked.data.root_run_id or run_id or ""))
 
 
 def _capped_agent(asked: Asked, known: dict[RunKey, Run]) -> str | None:
@@ -216,9 +238,7 @@ def _capped_agent(asked: Asked, known: dict[RunKey, Run]) -> str | None:
     if data.run_id is None:
         # Ingestion is in no agent's month, so no agent's cap binds it (facts.md 2.1).
         return None
-    run = known.get((asked.org, data.run_id))
-    root_id = run.root_run_id if run is not None and not run.provisional else data.root_run_id
-    root = known.get((asked.org, root_id or data.run_id))
+    root = _root_of(asked, known)
     if root is not None and root.system_role is not None:
         return None
     if root is not None and root.agent_id is not None:
@@ -227,7 +247,7 @@ def _capped_agent(asked: Asked, known: dict[RunKey, Run]) -> str | None:
 
 
 def _caps(asked: Asked, organization: Organization, facts: Facts, now: datetime) -> list[Cap]:
-    """The caps that bind, narrowest first: the run, its root, the agent, the organization."""
+    """The caps that bind, narrowest first: run, root, agent, departments, organization."""
     found = [cap for run_id in _runs_of(asked, facts) if (cap := _run_cap(asked, run_id, facts))]
     month = month_of(now, organization.zones)
     agent_id = _capped_agent(asked, facts.runs)
@@ -244,6 +264,21 @@ def _caps(asked: Asked, organization: Organization, facts: Facts, now: datetime)
                 spent.unpriced_count > 0,
                 month,
                 agent.cap_revision,
+            )
+        )
+    for department in facts.departments.get(asked.key, ()):
+        key = (asked.org, "department", department.department_id, month)
+        spent = facts.months.get(key, MonthAmount())
+        found.append(
+            Cap(
+                "department",
+                department.department_id,
+                department.name,
+                department.monthly_nanousd,
+                spent.cost_nanousd + spent.late_nanousd,
+                spent.unpriced_count > 0,
+                month,
+                department.cap_revision,
             )
         )
     if organization.monthly_budget_nanousd is not None:

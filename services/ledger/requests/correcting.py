@@ -17,7 +17,7 @@ from uuid_utils.compat import uuid7
 from contracts.entries import CorrectEntry, EntryCorrected
 from contracts.rooms import AuditEntry
 from contracts.types import EntryKind
-from services.ledger.domain.books import Books, keys_of
+from services.ledger.domain.books import Books, MonthAmount, MonthKey, keys_of
 from services.ledger.domain.correcting import Corrected, correct
 from services.ledger.domain.months import month_of
 from services.ledger.errors import (
@@ -26,8 +26,10 @@ from services.ledger.errors import (
     EntryIsCorrection,
     EntryUnknown,
 )
+from services.ledger.handlers.warning import warn_of_caps
 from services.ledger.store import corrections, directory, entries, runs
 from services.ledger.store.corrections import Correction
+from services.ledger.store.departments import share_directories
 from shared import audit
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class Corrector:
             raise ActorMissing
         entry_id = _uuid(asked.entry_id)
         async with self._database.transaction() as connection:
+            # Before any run is locked, as whoever enters amounts does (store/departments.py).
+            await share_directories(connection, [question.org])
             entry = await corrections.load_entry(connection, question.org, entry_id)
             if entry is None:
                 raise EntryUnknown
@@ -97,7 +101,9 @@ class Corrector:
                 raise CorrectionIdUsed(asked.correction_id)
             if corrected.claims != claims:
                 await entries.save_claims(connection, {key: corrected.claims})
-            await _enter(connection, books, question.org, corrected)
+            spent = await _enter(connection, books, question.org, corrected)
+            months = {question.org: month_of(now, zones)}
+            await warn_of_caps(connection, spent, months, now=now)
             await audit.record(connection, _audited(made), room=ROOM)
             return _answer(made)
 
@@ -121,11 +127,13 @@ async def _hold(connection: Connection, entry: Any) -> Books:
     return books
 
 
-async def _enter(connection: Connection, books: Books, org: str, corrected: Corrected) -> None:
+async def _enter(
+    connection: Connection, books: Books, org: str, corrected: Corrected
+) -> dict[MonthKey, MonthAmount]:
     books.enter_line(org, corrected.line, corrected.amount)
     await runs.add_to_runs(connection, books.own, books.tree, {})
     await entries.add_to_lines(connection, books.lines)
-    await entries.add_to_months(connection, books.months)
+    return await entries.add_to_months(connection, books.months)
 
 
 def _repeat(asked: CorrectEntry, known: Correction) -> EntryCorrected:

@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from contracts.caps import DepartmentSpend, DepartmentsSpend, ListDepartmentsSpend
 from contracts.channel import Tokens
 from contracts.directory import Applied, GetApplied
 from contracts.entries import EntryPage, EntryRow, ListEntries
@@ -23,16 +24,18 @@ from contracts.ledger import (
     KeySpend,
     ListCaps,
     ListRuns,
+    PersonSpend,
     ProviderSpend,
     RunPage,
     RunRow,
     Spend,
 )
 from services.ledger.domain.books import MonthAmount
-from services.ledger.domain.months import month_of
+from services.ledger.domain.months import month_begin, month_of, next_month
 from services.ledger.domain.spend import Sum, costliest_first, ingestion_spend, merged
 from services.ledger.errors import RunUnknown
-from services.ledger.store import caps, directory, ingestion, reading
+from services.ledger.store import caps, departments, directory, ingestion, reading
+from services.ledger.store.departments import SpendMonth
 from services.ledger.store.runs import amount_of
 from shared.pages import read_cursor, write_cursor
 
@@ -98,10 +101,7 @@ class Reader:
         )
 
     async def answer_list_caps(self, question: Question) -> CapPage:
-        """Every cap with what is spent under it this month, the organization's first.
-
-        Spend is not attributed to departments yet, so that of theirs is a floor.
-        """
+        """Every cap with what is spent under it this month, the organization's first."""
         asked: ListCaps = question.data
         async with self._database.reading() as connection:
             organization = await _organization(connection, question.org)
@@ -152,6 +152,7 @@ class Reader:
             keys = await reading.spend_by_line(connection, "key_id", *window)
             by_day = await reading.spend_by_day(connection, *window, zone)
             ingested = await ingestion.sum_window(connection, *window, zone)
+            people = await reading.spend_by_person(connection, *window)
             month_key = (question.org, "organization", question.org, month)
             spent = await caps.load_months(connection, {month_key})
         to_date = spent.get(month_key, MonthAmount())
@@ -184,8 +185,28 @@ class Reader:
             by_day=_dense(
                 merged(_day_sums(by_day), ((each.day, each.sum) for each in ingested)), days
             ),
+            by_person=tuple(_person_spend(row) for row in people),
             ingestion=apart,
         )
+
+    async def answer_list_departments_spend(self, question: Question) -> DepartmentsSpend:
+        """What departments spent in a month, costliest first."""
+        asked: ListDepartmentsSpend = question.data
+        now = self._clock.now()
+        async with self._database.reading() as connection:
+            organization = await _organization(connection, question.org)
+            zones = organization.zones if organization else ()
+            month = asked.month or month_of(now, zones)
+            begins_at = month_begin(month, zones)
+            rows, total = await departments.list_spend(
+                connection,
+                question.org,
+                SpendMonth(month, begins_at, month_begin(next_month(month), zones)),
+                now=now,
+                page=(asked.skip, asked.limit),
+            )
+        items = tuple(_department_spend(row) for row in rows)
+        return DepartmentsSpend(month=month, since=begins_at, items=items, total=total)
 
 
 async def _organization(connection: Connection, org: str) -> Organization | None:
@@ -247,6 +268,29 @@ def _agent_spend(row: Any) -> AgentSpend:
     )
 
 
+def _person_spend(row: Any) -> PersonSpend:
+    return PersonSpend(
+        user_id=row["user_id"],
+        cost_nanousd=int(row["cost_nanousd"]),
+        run_count=row["run_count"],
+        partial_run_count=row["partial_run_count"],
+        is_partial=row["partial_run_count"] > 0,
+    )
+
+
+def _department_spend(row: Any) -> DepartmentSpend:
+    return DepartmentSpend(
+        department_id=row["department_id"],
+        name=row["name"],
+        member_count=row["member_count"],
+        monthly_budget_nanousd=row["monthly_nanousd"],
+        spent_nanousd=int(row["spent_nanousd"]),
+        run_count=row["run_count"],
+        is_partial=row["floors"] > 0,
+        removed=row["removed"],
+    )
+
+
 def _cap_row(cap: tuple[CapScope, str, str, int, int], spent: MonthAmount, month: str) -> CapRow:
     scope, cap_id, name, limit, revision = cap
     counted = spent.cost_nanousd + spent.late_nanousd
@@ -259,7 +303,7 @@ def _cap_row(cap: tuple[CapScope, str, str, int, int], spent: MonthAmount, month
         spent_nanousd=spent.cost_nanousd,
         late_nanousd=spent.late_nanousd,
         remaining_nanousd=max(limit - counted, 0),
-        is_partial=spent.unpriced_count > 0 or scope == "department",
+        is_partial=spent.unpriced_count > 0,
         cap_revision=revision,
     )
 

@@ -217,12 +217,14 @@ async def load_month_amounts(
     return months
 
 
-async def add_to_months(connection: Connection, amounts: Mapping[MonthKey, MonthAmount]) -> None:
-    """Add to what is spent under scopes in months."""
+async def add_to_months(
+    connection: Connection, amounts: Mapping[MonthKey, MonthAmount]
+) -> dict[MonthKey, MonthAmount]:
+    """Add to what is spent under scopes in months; answer the sums as they will be committed."""
     rows = [(key, amount) for key, amount in sorted(amounts.items()) if amount != MonthAmount()]
     if not rows:
-        return
-    await connection.execute(
+        return {}
+    sums = await connection.fetch(
         """
         INSERT INTO month_spend
             (org, scope, scope_id, month, cost_nanousd, unpriced_count, late_nanousd)
@@ -232,9 +234,16 @@ async def add_to_months(connection: Connection, amounts: Mapping[MonthKey, Month
             cost_nanousd = month_spend.cost_nanousd + excluded.cost_nanousd,
             unpriced_count = month_spend.unpriced_count + excluded.unpriced_count,
             late_nanousd = month_spend.late_nanousd + excluded.late_nanousd
+        RETURNING org, scope, scope_id, month, cost_nanousd, unpriced_count, late_nanousd
         """,
         *([key[n] for key, _ in rows] for n in range(4)),
         [amount.cost_nanousd for _, amount in rows],
         [amount.unpriced_count for _, amount in rows],
         [amount.late_nanousd for _, amount in rows],
     )
+    return {
+        (row["org"], row["scope"], row["scope_id"], row["month"]): MonthAmount(
+            int(row["cost_nanousd"]), int(row["unpriced_count"]), int(row["late_nanousd"])
+        )
+        for row in sums
+    }

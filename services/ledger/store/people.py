@@ -126,14 +126,16 @@ async def save_departments_removed(
     """Note that departments are gone; may come before their last state."""
     await connection.execute(
         """
-        INSERT INTO department (org, department_id, removed_revision)
-        SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[])
+        INSERT INTO department (org, department_id, removed_revision, removed_at)
+        SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::timestamptz[])
         ON CONFLICT (org, department_id) DO UPDATE
-            SET removed_revision = greatest(department.removed_revision, excluded.removed_revision)
+            SET removed_revision = excluded.removed_revision, removed_at = excluded.removed_at
+        WHERE department.removed_revision <= excluded.removed_revision
         """,
         [org for org, _ in changes],
         [department_id for _, department_id in changes],
         [state.entity_revision for state in changes.values()],
+        [state.removed_at for state in changes.values()],
     )
 
 

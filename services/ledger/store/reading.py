@@ -181,6 +181,25 @@ async def spend_by_agent(
     )
 
 
+async def spend_by_person(
+    connection: Connection, org: str, start: datetime, end: datetime | None
+) -> Sequence[Any]:
+    """Trees by who started them, costliest first; what nobody started is one row."""
+    return await connection.fetch(
+        f"""
+        SELECT root.started_by_user_id AS user_id, sum(root.tree_cost_nanousd) AS cost_nanousd,
+            count(*) AS run_count,
+            count(*) FILTER (WHERE root.tree_unpriced_count > 0
+                OR root.tree_missing_delegate_count > 0) AS partial_run_count
+        FROM run root WHERE {_WINDOW} GROUP BY root.started_by_user_id
+        ORDER BY cost_nanousd DESC, user_id
+        """,
+        org,
+        start,
+        end,
+    )
+
+
 async def spend_by_line(
     connection: Connection, column: str, org: str, start: datetime, end: datetime | None
 ) -> Sequence[Any]:

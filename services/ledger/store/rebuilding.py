@@ -254,9 +254,9 @@ async def compare(connection: Connection, comparison: Comparison) -> list[Differ
     counts = ", ".join(
         f'count(*) FILTER (WHERE {rule}) AS "{name}"' for name, rule in unlike.items()
     )
-    row = await connection.fetchrow(f"SELECT {counts} {joined}")
+    (row,) = await connection.fetch(f"SELECT {counts} {joined}")
     found = []
-    for name in unlike if row is not None else ():
+    for name in unlike:
         if row[name]:
             examples = await connection.fetch(
                 f"""

@@ -28,6 +28,7 @@ _FIELDS = (
     *RUN_MOMENTS,
     "revision",
     "counted_agents",
+    "counted_departments",
 )
 _SELECT = ", ".join(("org", "run_id", *_FIELDS))
 _INSERT = f"""
@@ -51,8 +52,8 @@ def _values(org: str, run: Run) -> tuple[Any, ...]:
 
 def _run(row: Any) -> Run:
     values = {name: row[name] for name in ("run_id", *_FIELDS)}
-    values["tools"] = tuple(values["tools"])
-    values["counted_agents"] = tuple(values["counted_agents"])
+    for name in ("tools", "counted_agents", "counted_departments"):
+        values[name] = tuple(values[name])
     return Run(**values)
 
 

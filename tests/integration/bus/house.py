@@ -215,6 +215,9 @@ class Watch:
 
     def _note(self, account: str):
         async def note(message: Msg) -> None:
+            if "Nats-Stream" in (message.headers or {}):
+                # A copy that the stream itself makes: `test_hearing.py`.
+                return
             sender = message.data.decode(errors="replace")
             if sender in self._house.seeds and account_of(sender) != account:
                 self.arrived.add((sender, message.subject))

@@ -1,8 +1,4 @@
-"""What channels hear of rooms: copies that the stream itself publishes (pitfall 3).
-
-No event of today's catalogue is heard by channels, so the mechanism is shown with one that is
-changed for the test.
-"""
+"""What channels hear of rooms: copies that the stream itself publishes (pitfall 3)."""
 
 from __future__ import annotations
 
@@ -13,25 +9,31 @@ from pathlib import Path
 import pytest
 from nats.js import JetStreamContext
 
-from contracts.catalog import DURABLES, EVENTS, STREAMS
+from contracts.catalog import DURABLES, STREAMS
 from services.host.bootstrap.errors import UnsafeDifference
 from services.host.bootstrap.streams import Catalogue, Decision, prepare_streams
 from tests.integration.bus.house import ANSWER_S_MAX, House
 
 pytestmark = pytest.mark.integration
-HEARD = tuple(
-    replace(event, hearers=("channels",)) if event.name == "run_changed" else event
-    for event in EVENTS
-)
-CATALOGUE = Catalogue(
-    tuple(replace(spec, is_heard=spec.name == "LEDGER") for spec in STREAMS), DURABLES
-)
-SUBJECT = "rienda.event.acme.ledger.run_changed.v1"
+SUBJECT = "rienda.event.acme.ledger.cap_stopped.v1"
+UNHEARD = "rienda.event.acme.ledger.run_changed.v1"
+SILENT = Catalogue(tuple(replace(spec, is_heard=False) for spec in STREAMS), DURABLES)
+"""A server from before channels heard anything."""
 
 
 @pytest.fixture
 async def hearing_house(tmp_path: Path) -> AsyncIterator[House]:
-    made = House(tmp_path, events=HEARD, catalogue=CATALOGUE)
+    made = House(tmp_path)
+    try:
+        await made.start()
+        yield made
+    finally:
+        await made.stop()
+
+
+@pytest.fixture
+async def silent_house(tmp_path: Path) -> AsyncIterator[House]:
+    made = House(tmp_path, catalogue=SILENT)
     try:
         await made.start()
         yield made
@@ -57,8 +59,8 @@ async def test_a_channel_hears_its_organizations_events_as_copies_of_the_stream(
     # A copy says where it lies; without this it would be a message that was never kept.
     assert message.headers is not None
     assert (message.headers["Nats-Stream"], message.headers["Nats-Sequence"]) == ("LEDGER", "1")
-    unheard = SUBJECT.replace("run_changed", "audit_recorded")
-    await ledger.client.request(unheard, b"not for channels", timeout=ANSWER_S_MAX)
+    assert not await channel.may_hear(UNHEARD)
+    await ledger.client.request(UNHEARD, b"not for channels", timeout=ANSWER_S_MAX)
     await ledger.client.request(SUBJECT.replace("acme", "other"), b"x", timeout=ANSWER_S_MAX)
     assert (await theirs.next_msg(timeout=ANSWER_S_MAX)).data == b"x"
     await channel.settle()
@@ -83,12 +85,12 @@ async def test_a_channel_that_may_hear_says_nothing_as_the_room(hearing_house: H
     assert (await admin.stream_info("LEDGER")).state.messages == 0
 
 
-async def test_copies_are_begun_at_once_and_ended_by_a_person(house: House) -> None:
-    admin: JetStreamContext = await house.administrator()
-    report = await prepare_streams(admin, CATALOGUE)
+async def test_copies_are_begun_at_once_and_ended_by_a_person(silent_house: House) -> None:
+    admin: JetStreamContext = await silent_house.administrator()
+    report = await prepare_streams(admin, Catalogue())
     assert [one.key for one in report.applied] == ["LEDGER.republish"]
-    assert not (await prepare_streams(admin, CATALOGUE)).changed
+    assert not (await prepare_streams(admin, Catalogue())).changed
     with pytest.raises(UnsafeDifference, match="no longer hear"):
-        await prepare_streams(admin, Catalogue())
-    await prepare_streams(admin, Catalogue(), decision=Decision(accepted=("LEDGER.republish",)))
+        await prepare_streams(admin, SILENT)
+    await prepare_streams(admin, SILENT, decision=Decision(accepted=("LEDGER.republish",)))
     assert (await admin.stream_info("LEDGER")).config.republish is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -216,6 +217,55 @@ async def test_a_used_up_budget_refuses_the_next_request(kind: str, rienda: Rien
             await asyncio.sleep(0.1)
     assert run_row["status"] == RunStatus.BUDGET_EXCEEDED
     assert run_row["error"] == caught.value.authorization.sentence
+
+
+async def test_channels_hear_that_a_cap_stopped_a_run_over_the_bus_and_by_the_feed(
+    rienda: Rienda,
+) -> None:
+    await rienda.new_org("stopped", monthly_budget_usd="0.005")
+    asking, hearing = [await rienda.new_channel(name) for name in ("asking", "hearing")]
+    transport = transport_of("nats", rienda, hearing)
+    assert isinstance(transport, NatsTransport)
+    heard = transport.listen()
+    waiting = asyncio.ensure_future(anext(heard))
+    context: RunContext = {
+        "run_id": "r1",
+        "agent_id": "a1",
+        "user_id": "u1",
+        "started_by_user_id": "u1",
+        "surface": Surface.API,
+    }
+    with pytest.raises(BudgetRefused) as caught:  # noqa: PT012 - the block is what is left
+        async with (
+            Channel(transport_of("http", rienda, asking)) as opened,
+            opened.run(**context) as run,
+        ):
+            async with run.request(model="claude-opus-5-5", provider="anthropic") as request:
+                request.report(Tokens(input=1_000, output=100))
+            await spend_of(rienda, "0.006")
+            for _ in range(3):
+                with contextlib.suppress(BudgetRefused):
+                    async with run.request(model="claude-opus-5-5", provider="anthropic"):
+                        pytest.fail("the request ran beyond the organization's budget")
+            async with run.request(model="claude-opus-5-5", provider="anthropic"):
+                pytest.fail("the request ran beyond the organization's budget")
+    refusal = caught.value.authorization.refusal
+    assert refusal is not None
+    assert refusal.scope == "organization"
+    async with asyncio.timeout(WAIT_S):
+        event = await waiting
+    assert event.type == "rienda.cap_stopped.v1"
+    said = event.data
+    assert (said.scope, said.id, said.run_id) == ("organization", "stopped", "r1")
+    assert (said.limit_nanousd, said.spent_nanousd) == (5_000_000, 6_000_000)
+    headers = {"Authorization": f"Bearer {hearing['api_key']}"}
+    answer = await rienda.admin.get("/feed", params={"wait_s": 20}, headers=headers)
+    (item,) = answer.json()["items"]
+    assert (item["id"], item["type"]) == (event.id, event.type)
+    assert item["data"]["spent_nanousd"] == 6_000_000
+    await transport.close()
+    async with asyncio.timeout(WAIT_S):
+        assert [event async for event in heard] == []
 
 
 async def test_a_clock_that_runs_ahead_is_told_so(rienda: Rienda) -> None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from contracts.catalog import Address, EventType, find_event
+from contracts.catalog import Address, EventType, event_of
 from contracts.envelope import Event
 from contracts.ledger import RunChanged, TokenSums, Totals
 from contracts.types import ChannelId, RunStatus, Wire
@@ -56,7 +56,7 @@ def run_changed(run_id: str) -> RunChanged:
 
 
 def received(org: str, data: Wire, *, at: datetime | None = None) -> Received:
-    kind = NOTED if isinstance(data, Noted) else find_event("run_changed")
+    kind = NOTED if isinstance(data, Noted) else event_of(type(data))
     event: Event[Any] = kind.event_model(
         id="e",
         source="ledger",

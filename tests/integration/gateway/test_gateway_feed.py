@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from contracts.caps import CapStopped, CapWarned
 from services.gateway.store.heard import FEED_AGE, LIVE_AGE, prune_heard
 from tests.integration.gateway.hearing import Noted, database_of, hear, run_changed
 from tests.integration.gateway.running import Gateway
@@ -59,6 +60,35 @@ async def test_a_channel_reads_what_concerns_it_in_order_and_as_often_as_it_like
         assert (await channel.get("/feed", params={"cursor": cursor})).status_code in (400, 422)
     no_channel = gateway.caller(DEPLOYMENT_KEY, org)
     assert (await no_channel.get("/feed")).json()["reason"] == "channel_key_needed"
+
+
+def cap_said(kind: type[CapWarned], **fields: Any) -> CapWarned:
+    return kind(
+        scope="organization",
+        id="acme",
+        name="Acme",
+        month="2026-11",
+        limit_nanousd=10,
+        spent_nanousd=10,
+        held_nanousd=0,
+        partial=False,
+        cap_revision=1,
+        threshold_percent=100,
+        at=datetime.now(UTC),
+        **fields,
+    )
+
+
+async def test_every_channel_hears_that_a_cap_stopped_a_run_and_none_that_it_was_near(
+    gateway: Gateway,
+) -> None:
+    org = await gateway.new_org()
+    channels = [(await gateway.new_channel(org, name))[0] for name in ("first", "second")]
+    async with database_of(gateway) as database:
+        await hear(database, org, cap_said(CapWarned), cap_said(CapStopped, run_id="r1"))
+    for channel in channels:
+        (item,) = (await read(channel))["items"]
+        assert (item["type"], item["data"]["run_id"]) == ("rienda.cap_stopped.v1", "r1")
 
 
 async def test_a_long_poll_answers_when_something_comes(gateway: Gateway) -> None:

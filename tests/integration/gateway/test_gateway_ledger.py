@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.integration.gateway.running import Gateway
-from tests.servers import RoomProcess, Servers
+from tests.servers import DEPLOYMENT_KEY, RoomProcess, Servers
 
 pytestmark = pytest.mark.integration
 ARRIVES_S_MAX = 150.0
@@ -134,7 +134,8 @@ async def test_what_is_said_is_what_is_billed(gateway: Gateway) -> None:
         True,
         1,
     )
-    for lines in (spend["by_agent"], spend["by_provider"], spend["by_day"], spend["by_key"]):
+    for name in ("by_agent", "by_provider", "by_day", "by_key", "by_person"):
+        lines = spend[name]
         assert sum(Decimal(line["cost_usd"]) for line in lines) == Decimal("0.00525")
     since = (datetime.now(UTC) - timedelta(days=2)).isoformat()
     ranged = (await admin.get("/spend", params={"from": since, "days": 9})).json()
@@ -162,6 +163,68 @@ async def test_a_used_up_cap_refuses_in_words(gateway: Gateway) -> None:
     assert shown["on_unreachable"] == "refuse"
     without_run = await channel.post("/authorize", json=asked("q3", None, agent_id=None))
     assert (without_run.status_code, without_run.json()["allowed"]) == (200, False)
+
+
+async def test_a_department_is_charged_for_what_its_members_start(gateway: Gateway) -> None:
+    org, admin = await gateway.new_admin()
+    ana = await gateway.new_person(org, "member")
+    for name, cap in (("sales", "0.001"), ("finance", None)):
+        body = {"department_id": name, "name": name.title(), "monthly_budget_usd": cap}
+        made = await gateway.caller(DEPLOYMENT_KEY, org).post(f"/orgs/{org}/departments", json=body)
+        assert made.is_success, made.text
+    channel, _ = await gateway.new_channel(org)
+    root = gateway.caller(DEPLOYMENT_KEY, org)
+    taken = {"department_id": "spend", "name": "Spend"}
+    refused = await root.post(f"/orgs/{org}/departments", json=taken)
+    assert (refused.status_code, refused.json()["code"]) == (422, "VALIDATION_ERROR")
+    events = [
+        started("1", started_by_user_id=ana.user_id),
+        usage("q1", "1"),
+        started("2", started_by_user_id=None),
+        usage("q2", "2"),
+    ]
+    assert (await channel.post("/events", json=events)).json()["accepted"] == 4
+    await answered(admin, "/runs/2", request_count=1)
+    # Told after the run, and since before it began.
+    since = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    member = {"user_id": ana.user_id, "effective_at": since}
+    joined = await root.post(f"/orgs/{org}/departments/sales/members", json=member)
+    assert joined.is_success, joined.text
+    month = f"{datetime.now(UTC):%Y-%m}"
+    path = f"/orgs/{org}/departments/spend"
+    row = {
+        "department_id": "sales",
+        "name": "Sales",
+        "member_count": 1,
+        "monthly_budget_usd": "0.001000",
+        "spent_usd": "0.005250",
+        "run_count": 1,
+        "is_partial": False,
+        "removed": False,
+    }
+    nothing = row | {
+        "department_id": "finance",
+        "name": "Finance",
+        "member_count": 0,
+        "monthly_budget_usd": None,
+        "spent_usd": "0.000000",
+        "run_count": 0,
+    }
+    page = await answered(admin, path, items=[row, nothing])
+    assert (page["month"], page["since"], page["total"]) == (month, f"{month}-01T00:00:00Z", 2)
+    past = (await admin.get(path, params={"month": "2026-01"})).json()
+    assert [item["spent_usd"] for item in past["items"]] == ["0.000000", "0.000000"]
+    for wrong in ("2026-13", "2026-1", "1999-01", "now"):
+        refused = await admin.get(path, params={"month": wrong})
+        assert refused.status_code == 422, refused.text
+    asking = asked("q3", "1", started_by_user_id=ana.user_id)
+    shown = (await channel.post("/runs/1/authorize", json=asking)).json()
+    assert (shown["refusal"]["scope"], shown["refusal"]["id"]) == ("department", "sales")
+    assert shown["sentence"].startswith("Sales department monthly budget exhausted")
+    spend = (await admin.get("/spend")).json()
+    people = {line["user_id"]: line for line in spend["by_person"]}
+    assert people.keys() == {ana.user_id, None}
+    assert {line["cost_usd"] for line in people.values()} == {"0.005250"}
 
 
 async def test_a_run_of_another_organization_is_unknown(gateway: Gateway) -> None:

@@ -73,6 +73,7 @@ ROWS: dict[str, Row] = {
     "DELETE /orgs/{org}/members/{user_id}": Row(OWNERS, ("members:manage",)),
     "POST /orgs/{org}/departments": Row(OWNERS, ("members:manage",)),
     "GET /orgs/{org}/departments": members(),
+    "GET /orgs/{org}/departments/spend": Row(RUNS, ("runs:view",)),
     "PATCH /orgs/{org}/departments/{department_id}": Row(OWNERS, ("members:manage",)),
     "DELETE /orgs/{org}/departments/{department_id}": Row(
         OWNERS, ("budgets:manage", "members:manage")

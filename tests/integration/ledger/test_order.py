@@ -225,8 +225,9 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
         for breakdown in (spend.by_provider, spend.by_key, spend.by_day):
             assert sum(line.cost_nanousd for line in breakdown) == total
         assert spend.ingestion.cost_nanousd == bill.get(None, 0)
-        by_agent = sum(line.cost_nanousd for line in spend.by_agent)
-        assert by_agent + spend.ingestion.cost_nanousd == total
+        for breakdown in (spend.by_agent, spend.by_person):
+            of_runs = sum(line.cost_nanousd for line in breakdown)
+            assert of_runs + spend.ingestion.cost_nanousd == total
         await _assert_floors_say_what_is_unpriced(room, spend, org)
         of_months = [row for row in months if row[0] == "organization"]
         assert sum(row[3] for row in of_months) == total

@@ -97,7 +97,7 @@ async def test_every_order_and_cut_leaves_the_same_people(room: LedgerRoom, feed
     assert all(row["ends_at"] is not None for row in intervals)
 
 
-async def test_a_departments_cap_is_listed_as_a_floor_until_it_is_removed(
+async def test_a_departments_cap_is_listed_until_it_is_removed(
     room: LedgerRoom, feed: Feed
 ) -> None:
     entries = [
@@ -111,7 +111,7 @@ async def test_a_departments_cap_is_listed_as_a_floor_until_it_is_removed(
     shown = [(row.scope, row.id, row.limit_nanousd, row.is_partial) for row in page.items]
     assert shown == [
         ("organization", "acme", 100_000_000_000, False),
-        ("department", "sales", 5_000, True),
+        ("department", "sales", 5_000, False),
         ("agent", "coder", 4, False),
         ("agent", "writer", 3, False),
     ]

@@ -1,0 +1,100 @@
+"""What is said about caps: once per revision of a cap, month and threshold, whoever is first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from contracts.catalog import event_of
+from services.ledger.domain.warnings import Notice, NoticeKey, SetCap
+from shared import outbox
+
+if TYPE_CHECKING:
+    from shared.db import Connection
+
+ROOM = "ledger"
+CapKey = tuple[str, str, str]
+"""Organization, scope and the id in it."""
+
+
+async def load_set_caps(connection: Connection, keys: Collection[CapKey]) -> dict[CapKey, SetCap]:
+    """The caps that are set under these scopes; a removed department has none."""
+    rows = await connection.fetch(
+        """
+        WITH t AS (SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) AS t (org, scope, id))
+        SELECT t.org, t.scope, t.id, o.name, NULL AS lead_user_id,
+            o.monthly_budget_nanousd AS limit_nanousd, o.cap_revision
+        FROM t JOIN organization o ON o.org = t.org
+        WHERE t.scope = 'organization' AND o.monthly_budget_nanousd IS NOT NULL
+        UNION ALL
+        SELECT t.org, t.scope, t.id, d.name, d.lead_user_id, d.monthly_nanousd, d.cap_revision
+        FROM t JOIN department d ON d.org = t.org AND d.department_id = t.id
+        WHERE t.scope = 'department' AND d.monthly_nanousd IS NOT NULL
+            AND d.removed_revision < d.changed_revision
+        UNION ALL
+        SELECT t.org, t.scope, t.id, coalesce(a.name, a.agent_id), NULL, a.monthly_nanousd,
+            a.cap_revision
+        FROM t JOIN agent a ON a.org = t.org AND a.agent_id = t.id
+        WHERE t.scope = 'agent' AND a.monthly_nanousd IS NOT NULL
+        """,
+        *([key[n] for key in keys] for n in range(3)),
+    )
+    return {
+        (row["org"], row["scope"], row["id"]): SetCap(
+            scope=row["scope"],
+            id=row["id"],
+            name=row["name"],
+            lead_user_id=row["lead_user_id"],
+            limit_nanousd=row["limit_nanousd"],
+            cap_revision=row["cap_revision"],
+        )
+        for row in rows
+    }
+
+
+async def say_notices(connection: Connection, notices: Collection[Notice], *, at: datetime) -> None:
+    """Say what nobody has said before; the fact and its event are written together."""
+    new = await _save_notices(connection, notices, at=at)
+    await outbox.save(connection, [_message(notice, at) for notice in new])
+
+
+def _message(notice: Notice, at: datetime) -> outbox.Message:
+    data = notice.event(at)
+    name = event_of(type(data)).name
+    # From what is said and not from what caused it: whoever sees it first says the same event.
+    event_id = outbox.derived_id(name, *(str(part) for part in notice.key))
+    return outbox.say(data, room=ROOM, org=notice.org, event_id=event_id, at=at)
+
+
+async def _save_notices(
+    connection: Connection, notices: Collection[Notice], *, at: datetime
+) -> list[Notice]:
+    ordered: Sequence[Notice] = sorted(notices, key=lambda notice: notice.key)
+    if not ordered:
+        return []
+    rows = await connection.fetch(
+        """
+        INSERT INTO cap_notice (org, scope, scope_id, cap_revision, month, threshold_percent,
+            spent_nanousd, said_at)
+        SELECT t.*, $8 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[],
+            $6::integer[], $7::numeric[]) AS t
+        ON CONFLICT DO NOTHING
+        RETURNING org, scope, scope_id, cap_revision, month, threshold_percent
+        """,
+        *([notice.key[n] for notice in ordered] for n in range(6)),
+        [notice.spent_nanousd for notice in ordered],
+        at,
+    )
+    new: set[NoticeKey] = {
+        (
+            row["org"],
+            row["scope"],
+            row["scope_id"],
+            row["cap_revision"],
+            row["month"],
+            row["threshold_percent"],
+        )
+        for row in rows
+    }
+    return [notice for notice in ordered if notice.key in new]
