@@ -34,9 +34,9 @@ from services.ledger.handlers.admitting import admit
 from services.ledger.handlers.holding import hold_claimed_runs, hold_runs, recount
 from services.ledger.handlers.ingestion import on_ingestion_reported
 from services.ledger.handlers.saying import say_changed_runs
-from services.ledger.handlers.warning import warn_of_caps
 from services.ledger.handlers.work import Work, circumstances_of, load_work
 from services.ledger.store import admissions, entries, runs
+from services.ledger.store.notices import warn_of_caps
 
 if TYPE_CHECKING:
     from services.ledger.domain.pricing import Rates

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from contracts.catalog import event_of
-from services.ledger.domain.warnings import Notice, NoticeKey, SetCap
+from services.ledger.domain.warnings import Notice, NoticeKey, SetCap, warnings_of
 from shared import outbox
 
 if TYPE_CHECKING:
+    from services.ledger.domain.books import MonthAmount, MonthKey
     from shared.db import Connection
 
 ROOM = "ledger"
@@ -51,6 +52,24 @@ async def load_set_caps(connection: Connection, keys: Collection[CapKey]) -> dic
         )
         for row in rows
     }
+
+
+async def warn_of_caps(
+    connection: Connection,
+    spent: Mapping[MonthKey, MonthAmount],
+    months: Mapping[str, str],
+    *,
+    now: datetime,
+) -> None:
+    """Warn where sums, as they are once this transaction commits, are near their cap.
+
+    The caller holds or shares the organizations' directories, so that a cap and a sum that change
+    at once are seen together by one of the two.
+    """
+    current = {key: amount for key, amount in spent.items() if key[3] >= months[key[0]]}
+    if current:
+        caps = await load_set_caps(connection, {key[:3] for key in current})
+        await say_notices(connection, warnings_of(current, caps, months), at=now)
 
 
 async def say_notices(connection: Connection, notices: Collection[Notice], *, at: datetime) -> None:
