@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.bus import PLAIN_PREFIX, BusAddress
@@ -35,6 +35,17 @@ class Settings(BaseSettings):
     """Where `/health`, `/ready` and `/metrics` listen."""
     http_port: int = Field(default=8101, ge=1, le=65_535)
     """Their port; each part of the room that runs beside others needs its own."""
+    stale_run_reaped_after_seconds: int = Field(
+        default=120,
+        ge=0,
+        le=31_536_000,
+        validation_alias=AliasChoices(
+            "RIENDA_LEDGER_STALE_RUN_REAPED_AFTER_SECONDS", "STALE_RUN_REAPED_AFTER_SECONDS"
+        ),
+    )
+    """Seconds without a sign of life after which a run is failed; 0: never (facts.md 3.6)."""
+    reap_every_s: float = Field(default=60.0, ge=0.05, le=3_600)
+    """Seconds between two looks for such runs."""
     test_clock: Path | None = None
     """A file with seconds to add to the clock; for tests of clock steps only."""
 

@@ -271,6 +271,25 @@ class Entry(LedgerTable, table=True):
     recorded_at: datetime = _moment()
 
 
+RUN_TRANSITION = Table(
+    "run_transition",
+    METADATA,
+    *(Column(name, Text, nullable=False) for name in ("org", "run_id", "kind", "digest")),
+    *(Column(name, DateTime(timezone=True), nullable=False) for name in ("at", "recorded_at")),
+    *(Column(name, DateTime(timezone=True)) for name in ("sign_at", "watermark_at")),
+    PrimaryKeyConstraint("org", "run_id", "kind", "at", "digest"),
+)
+"""A park, a resume, or a verdict on a run's silence; inserted, never changed."""
+
+WATERMARK = Table(
+    "watermark",
+    METADATA,
+    Column("stream", Text, primary_key=True),
+    Column("handled_until", DateTime(timezone=True), nullable=False),
+    Column("read_at", DateTime(timezone=True), nullable=False),
+)
+"""Up to when everything that a stream stored is handled, by the server's clock."""
+
 LINE_KEY = ("org", "run_id", "month", "provider", "model", "key_id", "kind", "late_month")
 
 RUN_LINE = Table(
@@ -304,8 +323,21 @@ RUN_TEXTS = (
     "error",
     "start_digest",
     "end_digest",
+    "moved_to",
+    "moved_digest",
 )
-RUN_MOMENTS = ("started_at", "first_sign_at", "last_sign_at", "ended_at")
+RUN_MOMENTS = (
+    "started_at",
+    "first_sign_at",
+    "last_sign_at",
+    "heard_at",
+    "ended_at",
+    "moved_at",
+    "reaped_at",
+    "reaped_sign_at",
+)
+RUN_SAYING = ("said_at", "say_due_at")
+"""When a run was last told of, and from when its totals are to be said."""
 
 RUN = Table(
     "run",
@@ -320,7 +352,7 @@ RUN = Table(
     Column("status", Text, nullable=False),
     Column("tools", ARRAY(Text), nullable=False),
     Column("missing_delegates", Integer, nullable=False),
-    *(Column(name, DateTime(timezone=True), nullable=True) for name in RUN_MOMENTS),
+    *(Column(name, DateTime(timezone=True), nullable=True) for name in RUN_MOMENTS + RUN_SAYING),
     Column("revision", BigInteger, nullable=False),
     Column("counted_agents", ARRAY(Text), nullable=False),
     Column(
@@ -341,6 +373,13 @@ RUN = Table(
     ),
     Index("ix_run_start", "org", desc("shown_start"), "run_id"),
     Index("ix_run_root", "org", "root_run_id"),
+    Index(
+        "ix_run_running",
+        "org",
+        "run_id",
+        postgresql_where=text("status = 'running' AND run_id = root_run_id"),
+    ),
+    Index("ix_run_say_due", "say_due_at", postgresql_where=text("say_due_at IS NOT NULL")),
     Index(
         "ix_run_parent",
         "org",

@@ -14,7 +14,14 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from contracts.catalog import Address, EventType, event_subject, find_event, token_of
-from contracts.channel import RunFinished, RunHeartbeat, RunStarted, UsageReported
+from contracts.channel import (
+    RunFinished,
+    RunHeartbeat,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    UsageReported,
+)
 from contracts.envelope import Event, decode, encode, message_id
 from contracts.errors import Invalid
 from contracts.types import ChannelRight
@@ -29,6 +36,8 @@ _TYPE: Final = re.compile(r"rienda\.([a-z_]{1,64})\.v([1-9][0-9]{0,3})\Z")
 _INSTANT_OF: Final = {
     "run_started": "started_at",
     "run_heartbeat": "at",
+    "run_parked": "at",
+    "run_resumed": "at",
     "run_finished": "ended_at",
     "usage_reported": "occurred_at",
 }
@@ -137,7 +146,9 @@ def _stamped(
 
 def _refuse_untimely(event: Event[Any], publisher: Publisher, now: datetime) -> None:
     match event.data:
-        case RunStarted(started_at=at) | RunHeartbeat(at=at) | RunFinished(ended_at=at):
+        case RunStarted(started_at=at) | RunFinished(ended_at=at):
+            pass
+        case RunHeartbeat(at=at) | RunParked(at=at) | RunResumed(at=at):
             pass
         case UsageReported(occurred_at=at):
             if now - at > USAGE_AGE_MAX and ChannelRight.BACKFILL not in publisher.rights:

@@ -6,11 +6,19 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from contracts.channel import RunFinished, RunHeartbeat, RunStarted, UsageReported
+from contracts.channel import (
+    RunFinished,
+    RunHeartbeat,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    UsageReported,
+)
 from services.ledger.domain.books import Books, RunKey
 from services.ledger.store import directory
 
 if TYPE_CHECKING:
+    from services.ledger.domain.life import Transition
     from services.ledger.store.directory import Channel, Organization
     from shared.consume import Batch, Received
     from shared.db import Connection
@@ -32,6 +40,8 @@ class Work:
     books: Books = field(default_factory=Books)
     said_by: dict[RunKey, Received] = field(default_factory=dict)
     """The newest event that changed a run's status: the cause of what is said about it."""
+    transitions: list[tuple[str, Transition]] = field(default_factory=list)
+    """Parks and resumes to keep as facts, with their organizations."""
 
     def zones(self, org: str) -> Any:
         """An organization's dated time zones."""
@@ -56,7 +66,12 @@ def age_of(work: Work, item: Received) -> timedelta:
     which proves nothing.
     """
     usage: UsageReported = item.event.data
-    return (item.delivery.at or work.batch.now) - usage.occurred_at
+    return stored_at(work, item) - usage.occurred_at
+
+
+def stored_at(work: Work, item: Received) -> datetime:
+    """When a report's stream stored it."""
+    return item.delivery.at or work.batch.now
 
 
 def time_of(item: Received) -> datetime:
@@ -67,7 +82,7 @@ def time_of(item: Received) -> datetime:
             at = data.started_at
         case RunFinished():
             at = data.ended_at
-        case RunHeartbeat():
+        case RunHeartbeat() | RunParked() | RunResumed():
             at = data.at
         case _:
             at = data.occurred_at
