@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from contracts.ledger import (
     ListCaps,
     ListEntries,
     ListRuns,
+    RunChanged,
     RunFilter,
     RunPage,
     RunRow,
@@ -25,8 +27,11 @@ from contracts.types import Wire
 from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
+from services.ledger.handlers.reaping import Reaper
+from services.ledger.handlers.saying import TotalsSayer
 from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.reading import Reader
+from shared.bus import Bus, BusAddress
 from shared.clock import FixedClock
 from shared.consume import Consumer, Delivery
 from shared.db import Database
@@ -34,6 +39,7 @@ from shared.log import configure
 from shared.questions import Question
 from tests.factories import NOON, Feed, channel, minutes, organization
 
+SIGNS_FROM = ("CHANNEL", "PULSE")
 BOOK = RateBook.pinned()
 LONG_AGO = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 
@@ -64,6 +70,14 @@ class LedgerRoom:
         }
         self.authorizer = Authorizer(database=self.database, book=BOOK, clock=self.clock)
         self.reader = Reader(database=self.database, clock=self.clock)
+        self.sayer = TotalsSayer(database=self.database, clock=self.clock)
+        self.reaper = Reaper(
+            database=self.database,
+            bus=Bus(BusAddress(url="nats://127.0.0.1:1", name="ledger")),
+            clock=self.clock,
+            durables=[spec for spec in DURABLES if spec.stream in SIGNS_FROM],
+        )
+        """Not connected: a test says itself up to when everything is handled."""
 
     async def hear(self, deliveries: Sequence[Delivery], *, batch: int = 1_000) -> None:
         """Handle deliveries in their order, cut into batches per stream."""
@@ -86,6 +100,14 @@ class LedgerRoom:
             await self.hear([feed.directory(organization(name=org.title()), org, org=org)])
             for channel_id in channels:
                 await self.hear([feed.directory(channel(channel_id), channel_id, org=org)])
+
+    async def said(self, org: str = "acme") -> list[RunChanged]:
+        """Every `run_changed` of an organization, in the order of their rows."""
+        rows = await self.rows(
+            "SELECT body FROM outbox WHERE subject = $1 ORDER BY id",
+            f"rienda.event.{org}.ledger.run_changed.v1",
+        )
+        return [RunChanged.model_validate_json(json.dumps(_data(row["body"]))) for row in rows]
 
     async def authorize(
         self, asked: Authorize, *, org: str = "acme", channel_id: str = "c1"
@@ -122,6 +144,10 @@ class LedgerRoom:
 
     async def close(self) -> None:
         await self.database.close()
+
+
+def _data(body: bytes) -> Any:
+    return json.loads(body)["data"]
 
 
 def _question(data: Wire, org: str) -> Question:

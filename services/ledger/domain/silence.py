@@ -14,6 +14,9 @@ from datetime import datetime, timedelta
 
 STEP_MAX = timedelta(seconds=10)
 """How far a clock may get away from time that passed, between two looks, and be called steady."""
+SLOW_MAX = timedelta(minutes=4)
+"""A room whose clock is farther back refuses, or is about to refuse, signs of life as of the future
+(5 minutes, design.md 3, *Time*)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,13 @@ class Vigil:
 
     def after(self, look: Look) -> Vigil:
         """The vigil with one more look; it begins anew where anything was interrupted."""
-        if self.last is None or is_continuous(self.last, look):
-            return Vigil(self.since, look)
-        return Vigil(look.passed, look)
+        if look.watermark_at - look.clock_at > SLOW_MAX:
+            steady = False
+        elif self.last is None:
+            steady = look.connections == 0
+        else:
+            steady = is_continuous(self.last, look)
+        return Vigil(self.since if steady else look.passed, look)
 
     def may_judge(self, threshold: timedelta) -> bool:
         """Whether it has lasted for longer than one threshold."""

@@ -117,6 +117,8 @@ class Reaper:
             if verdict is None:
                 continue
             failed = settle(apply_verdict(run, verdict))
+            if failed.status == run.status:
+                continue
             failed = replace(failed, revision=run.revision + 1)
             changes[key] = Change(run, failed, "reaped")
             facts.append((key[0], verdict))
