@@ -6,15 +6,18 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
 
+from contracts.catalog import DURABLES
 from contracts.envelope import message_id
 from contracts.types import Surface
-from shared.bus import Bus
+from shared.bus import Bus, BusUnavailable
 from shared.outbox import Message
+from shared.watermark import reached, read_position, read_watermark
 from tests.factories import (
     Feed,
     channel,
@@ -220,3 +223,36 @@ async def test_the_setting_0_fails_nobody_and_the_watermark_is_kept(
         )
         assert "CHANNEL" in shown.stdout
         assert "PULSE" in shown.stdout
+
+
+async def test_a_connection_that_was_lost_is_counted(bench: Bench, servers):
+    """What the reaper's vigil begins anew by."""
+    assert bench.bus.connections == 0
+    await servers.kill_nats()
+
+    async def connections() -> int:
+        return bench.bus.connections
+
+    await eventually(connections)
+
+
+async def test_the_watermark_is_known_once_everything_is_handled(
+    bench: Bench, servers, rienda_process
+):
+    bus = Bus(servers.bus_address("ledger"))
+    await bus.start()
+    (spec,) = (one for one in DURABLES if (one.room, one.stream) == ("ledger", "CHANNEL"))
+    try:
+        await bench.say(*(started(f"r{number}", started_at=now()) for number in range(30)))
+        behind = await read_position(bus, spec)
+        assert (behind.pending, reached(None, behind)) == (30, None)
+        await rienda_process("ledger", "ingest", bench.database)
+        at = await read_watermark(bus, spec)
+        assert at is not None
+        assert at > behind.at
+        assert len(await bench.statuses()) == 30, "what is before the watermark is handled"
+        missing = replace(spec, durable="nobody")
+        with pytest.raises(BusUnavailable):
+            await read_position(bus, missing)
+    finally:
+        await bus.stop()
