@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ class Position:
     delivered_sequence: int
     handled_sequence: int
     """Everything up to it is acknowledged."""
+    seen_s: float = 0.0
+    """When it was seen, by this process's count of seconds (`time.monotonic`)."""
 
 
 async def read_position(bus: Bus, spec: DurableSpec) -> Position:
@@ -66,20 +69,21 @@ async def read_position(bus: Bus, spec: DurableSpec) -> Position:
         unacknowledged=said["num_ack_pending"],
         delivered_sequence=said["delivered"]["stream_seq"],
         handled_sequence=said["ack_floor"]["stream_seq"],
+        seen_s=time.monotonic(),
     )
 
 
-def reached(first: Position | None, now: Position) -> datetime | None:
-    """Up to when everything is handled; `first` is a position with nothing to come."""
+def reached(first: Position | None, now: Position) -> Position | None:
+    """The position up to whose time all is handled; `first` is one with nothing to come."""
     if now.pending == 0 and now.unacknowledged == 0:
-        return now.at
+        return now
     if first is not None and now.handled_sequence >= first.delivered_sequence:
-        return first.at
+        return first
     return None
 
 
-async def read_watermark(bus: Bus, spec: DurableSpec) -> datetime | None:
-    """Up to when everything is handled; None where the room is behind.
+async def read_watermark(bus: Bus, spec: DurableSpec) -> Position | None:
+    """The position up to whose time all is handled; None where the room is behind.
 
     Raises:
         BusUnavailable: nobody answered.
@@ -87,8 +91,8 @@ async def read_watermark(bus: Bus, spec: DurableSpec) -> datetime | None:
     first: Position | None = None
     for _ in range(LOOKS_MAX):
         position = await read_position(bus, spec)
-        if (at := reached(first, position)) is not None:
-            return at
+        if (mark := reached(first, position)) is not None:
+            return mark
         if first is None and position.pending == 0:
             first = position
         await asyncio.sleep(LOOK_EVERY_S)

@@ -16,7 +16,7 @@ def position(
 
 def test_nothing_to_come_and_nothing_under_way_is_all_until_now() -> None:
     now = position(3, delivered=9, handled=9)
-    assert reached(None, now) == now.at
+    assert reached(None, now) == now
 
 
 def test_what_was_delivered_at_an_earlier_look_is_all_until_then_once_it_is_handled() -> None:
@@ -24,7 +24,7 @@ def test_what_was_delivered_at_an_earlier_look_is_all_until_then_once_it_is_hand
     assert reached(None, first) is None
     assert reached(first, position(2, unacknowledged=5, delivered=12, handled=8)) is None
     busy = position(3, pending=7, unacknowledged=5, delivered=14, handled=9)
-    assert reached(first, busy) == first.at
+    assert reached(first, busy) == first
 
 
 def test_a_room_that_is_behind_has_reached_nothing() -> None:

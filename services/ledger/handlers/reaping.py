@@ -75,16 +75,27 @@ class Reaper:
 
     async def _look(self, started: float) -> Look | None:
         """Read how far the ledger is and keep it; None where it is behind."""
-        read = {spec.stream: await read_watermark(self._bus, spec) for spec in self._durables}
-        known = {stream: at for stream, at in read.items() if at is not None}
-        now = self._clock.now()
-        passed = timedelta(seconds=time.monotonic() - started)
+        marks = await asyncio.gather(*(read_watermark(self._bus, spec) for spec in self._durables))
+        now, now_s = self._clock.now(), time.monotonic()
+        known = {
+            spec.stream: mark
+            for spec, mark in zip(self._durables, marks, strict=True)
+            if mark is not None
+        }
         if known:
             async with self._database.transaction() as connection:
-                await transitions.save_watermarks(connection, known, now=now)
-        if len(known) < len(read):
+                at = {stream: mark.at for stream, mark in known.items()}
+                await transitions.save_watermarks(connection, at, now=now)
+        if len(known) < len(self._durables):
             return None
-        return Look(min(known.values()), now, passed, self._bus.connections)
+        oldest = min(known.values(), key=lambda mark: mark.at)
+        return Look(
+            watermark_at=oldest.at,
+            # The clocks are compared at one moment, that of the older watermark.
+            clock_at=now - timedelta(seconds=now_s - oldest.seen_s),
+            passed=timedelta(seconds=oldest.seen_s - started),
+            connections=self._bus.connections,
+        )
 
     async def sweep(self, watermark_at: datetime, threshold: timedelta) -> int:
         """Fail every run that was silent for longer than `threshold` at the watermark."""

@@ -247,9 +247,9 @@ async def test_the_watermark_is_known_once_everything_is_handled(
         behind = await read_position(bus, spec)
         assert (behind.pending, reached(None, behind)) == (30, None)
         await rienda_process("ledger", "ingest", bench.database)
-        at = await read_watermark(bus, spec)
-        assert at is not None
-        assert at > behind.at
+        mark = await read_watermark(bus, spec)
+        assert mark is not None
+        assert mark.at > behind.at
         assert len(await bench.statuses()) == 30, "what is before the watermark is handled"
         missing = replace(spec, durable="nobody")
         with pytest.raises(BusUnavailable):
