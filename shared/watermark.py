@@ -1,5 +1,6 @@
 """Up to when a room has handled everything that a stream stored, by the server's own clock.
 
+Handled is what has had its effect, or is kept as a row of the retry table or of the dead letters.
 A durable with nothing to come and nothing under way has handled all that was stored until the
 server said so. Under load something is always under way: then it is enough that what was stored at
 a first look is acknowledged at a later one.
