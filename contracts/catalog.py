@@ -73,6 +73,8 @@ def answer_model(model: type[Wire]) -> type[Answer[Any]]:
 EVENTS: Final = (
     EventType("run_started", 1, "channel", channel.RunStarted, "CHANNEL", ("ledger",)),
     EventType("run_heartbeat", 1, "channel", channel.RunHeartbeat, "PULSE", ("ledger",)),
+    EventType("run_parked", 1, "channel", channel.RunParked, "CHANNEL", ("ledger",)),
+    EventType("run_resumed", 1, "channel", channel.RunResumed, "CHANNEL", ("ledger",)),
     EventType("run_finished", 1, "channel", channel.RunFinished, "CHANNEL", ("ledger",)),
     EventType("usage_reported", 1, "channel", channel.UsageReported, "CHANNEL", ("ledger",)),
     EventType(

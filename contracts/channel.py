@@ -17,6 +17,7 @@ from contracts.types import (
     Instant,
     Int64,
     ModelName,
+    Name,
     NanoUsd,
     RunStatus,
     Sentence,
@@ -26,6 +27,11 @@ from contracts.types import (
 )
 
 TOOL_COUNT_KEYS_MAX = 32
+PARKED_CALLS_MAX = 100
+"""Most calls that one model step parks; no platform lets a model make so many at once."""
+PARKED_CONTEXT_KEYS_MAX = 32
+ARGUMENTS_CHARS_MAX = 200_000
+"""Longest arguments of one call; the whole event is bounded by the envelope."""
 
 
 class AskedInChat(Wire):
@@ -81,6 +87,48 @@ class RunHeartbeat(Wire):
     """The run's process is alive."""
 
     run_id: Id
+    at: Instant
+
+
+class ParkedDelegate(Wire):
+    """Who acts inside a delegation; an inline specialist is no agent and has a name only."""
+
+    agent_id: AgentId | None = None
+    name: Name
+
+
+class ParkedCall(Wire):
+    """One call of a tool that waits for a person."""
+
+    call_id: Id
+    tool_id: Id
+    tool_name: Name
+    arguments: Annotated[str, StringConstraints(max_length=ARGUMENTS_CHARS_MAX)]
+    """One JSON text, exactly what will be executed."""
+    delegation_id: Id | None = None
+    delegate: ParkedDelegate | None = None
+    context: Annotated[dict[Id, Sentence], Field(max_length=PARKED_CONTEXT_KEYS_MAX)] = {}
+    """Names of what the arguments speak of, as the run's person may see them."""
+    deadline_at: Instant | None = None
+    idempotent: bool | None = None
+    """Whether doing it twice is doing it once; null: not known."""
+
+
+class RunParked(Wire):
+    """The whole run stopped and waits for people; nothing of it runs until it is resumed."""
+
+    run_id: Id
+    at: Instant
+    state_ref: Id | None = None
+    """Where the channel keeps what it needs to go on."""
+    calls: Annotated[tuple[ParkedCall, ...], Field(min_length=1, max_length=PARKED_CALLS_MAX)]
+
+
+class RunResumed(Wire):
+    """A parked run goes on, in whatever process claimed it."""
+
+    run_id: Id
+    claim_id: Id
     at: Instant
 
 

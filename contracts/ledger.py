@@ -22,6 +22,7 @@ from contracts.types import (
     NanoUsd,
     OnUnreachable,
     Revision,
+    RunChangeReason,
     RunStatus,
     Sentence,
     SumCount,
@@ -74,7 +75,7 @@ class RunChanged(Wire):
     run_revision: Revision
     status: RunStatus
     previous: RunStatus | None
-    reason: Literal["started", "finished", "reattributed"]
+    reason: RunChangeReason
     surface: Surface | None
     agent_id: AgentId | None
     user_id: Id | None
@@ -230,6 +231,10 @@ class RunRow(Wire):
     is_partial: bool
     delegation_count: Count
     last_sign_at: Instant | None
+    parked_at: Instant | None = None
+    """Since when it waits for people; null unless it does."""
+    reaped_at: Instant | None = None
+    """When it was failed for its silence; null unless that verdict holds."""
 
 
 class RunPage(Wire):

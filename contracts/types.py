@@ -11,7 +11,7 @@ import re
 from datetime import UTC, datetime
 from enum import StrEnum
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -176,6 +176,19 @@ class RunStatus(StrEnum):
 
 ENDED_STATUSES = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.AWAITING_APPROVAL}
 """Statuses that a `run_finished` may carry."""
+
+
+RunChangeReason = Literal[
+    "started",
+    "finished",
+    "parked",
+    "resumed",
+    "reaped",
+    "reopened",
+    "reattributed",
+    "totals",
+]
+"""`reaped`: no sign of life for too long; `reopened`: it spoke again after that."""
 
 
 class UsageKind(StrEnum):

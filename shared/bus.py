@@ -117,6 +117,11 @@ class Bus:
         connection = self.broker._connection
         return connection is not None and connection.is_connected
 
+    @property
+    def connections(self) -> int:
+        """How often this process has connected: it grows with every connection that was lost."""
+        return int(self.client.stats["reconnects"])
+
     async def connect(self) -> None:
         """Connect, waiting for a server that is not up yet, for as long as it takes."""
         while True:

@@ -8,8 +8,11 @@ from typing import Any
 from contracts.catalog import event_of, event_subject, token_of
 from contracts.channel import (
     IngestionReported,
+    ParkedCall,
     RunFinished,
     RunHeartbeat,
+    RunParked,
+    RunResumed,
     RunStarted,
     Tokens,
     UsageReported,
@@ -57,6 +60,7 @@ class Feed:
         channel_id: str = "c1",
         event_id: str | None = None,
         at: datetime | None = None,
+        stored_at: datetime | None = None,
     ) -> Delivery:
         """A channel's event; its id is made unique unless one is given."""
         self._sequence += 1
@@ -72,7 +76,7 @@ class Feed:
             )
         )
         subject = event_subject(kind, org, channel_id=channel_id, token="t")
-        return Delivery(subject, body, kind.stream, self._sequence)
+        return Delivery(subject, body, kind.stream, self._sequence, at=stored_at)
 
     def directory(self, data: Wire, entity_id: str, *, org: str = "acme") -> Delivery:
         """An entry of the directory."""
@@ -154,6 +158,15 @@ def finished(run_id: str, **changes: Any) -> RunFinished:
         "ended_at": NOON + minutes(10),
     }
     return RunFinished(**(values | changes))
+
+
+def parked(run_id: str, at: datetime, **changes: Any) -> RunParked:
+    call = ParkedCall(call_id="call-1", tool_id="mail", tool_name="send_mail", arguments="{}")
+    return RunParked(**({"run_id": run_id, "at": at, "calls": (call,)} | changes))
+
+
+def resumed(run_id: str, at: datetime, claim_id: str = "claim-1") -> RunResumed:
+    return RunResumed(run_id=run_id, claim_id=claim_id, at=at)
 
 
 def heartbeat(run_id: str, at: datetime = NOON) -> RunHeartbeat:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -27,6 +28,7 @@ from contracts.ledger import (
     GetSpend,
     ListCaps,
     ListRuns,
+    RunChanged,
     RunFilter,
     RunPage,
     RunRow,
@@ -36,11 +38,14 @@ from contracts.types import Wire
 from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
+from services.ledger.handlers.reaping import Reaper
 from services.ledger.handlers.recounting import Recounter
+from services.ledger.handlers.saying import TotalsSayer
 from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.correcting import Corrector
 from services.ledger.requests.ingestion import IngestionReader
 from services.ledger.requests.reading import Reader
+from shared.bus import Bus, BusAddress
 from shared.clock import FixedClock
 from shared.consume import Batch, Consumer, Delivery, Handler
 from shared.db import Database
@@ -49,6 +54,7 @@ from shared.questions import Question
 from tests.factories import NOON, Feed, channel, minutes, organization
 from tests.waiting import eventually
 
+SIGNS_FROM = ("CHANNEL", "PULSE")
 BOOK = RateBook.pinned()
 RATES = {"NOK": Decimal("10.5")}
 HEARD = {durable.stream: durable for durable in DURABLES if durable.room == "ledger"}
@@ -74,6 +80,14 @@ class LedgerRoom:
         self.reader = Reader(database=self.database, clock=self.clock)
         self.ingestion = IngestionReader(database=self.database)
         self.corrector = Corrector(database=self.database, clock=self.clock)
+        self.sayer = TotalsSayer(database=self.database, clock=self.clock)
+        self.reaper = Reaper(
+            database=self.database,
+            bus=Bus(BusAddress(url="nats://127.0.0.1:1", name="ledger")),
+            clock=self.clock,
+            durables=[spec for spec in DURABLES if spec.stream in SIGNS_FROM],
+        )
+        """Not connected: a test says itself up to when everything is handled."""
 
     def _consumer(self, stream: str, handler: Handler) -> Consumer:
         return Consumer(
@@ -142,6 +156,14 @@ class LedgerRoom:
             for channel_id in channels:
                 await self.hear([feed.directory(channel(channel_id), channel_id, org=org)])
 
+    async def said(self, org: str = "acme") -> list[RunChanged]:
+        """Every `run_changed` of an organization, in the order of their rows."""
+        rows = await self.rows(
+            "SELECT body FROM outbox WHERE subject = $1 ORDER BY id",
+            f"rienda.event.{org}.ledger.run_changed.v1",
+        )
+        return [RunChanged.model_validate_json(json.dumps(_data(row["body"]))) for row in rows]
+
     async def authorize(
         self, asked: Authorize, *, org: str = "acme", channel_id: str = "c1"
     ) -> Authorization:
@@ -200,6 +222,10 @@ class LedgerRoom:
 
     async def close(self) -> None:
         await self.database.close()
+
+
+def _data(body: bytes) -> Any:
+    return json.loads(body)["data"]
 
 
 def _question(data: Wire, org: str) -> Question:

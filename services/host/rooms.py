@@ -41,8 +41,12 @@ API_PROCESS: Final = "gateway"
 """The process that people and channels speak to; named after its room, unlike other parts."""
 BOOTSTRAP: Final = "bootstrap"
 BOOTSTRAP_MODULE: Final = "services.host.bootstrap"
-SHARED_SETTINGS: Final = ("DEFAULT_ORG_MONTHLY_BUDGET_USD", "STAV_NOK_PER_USD")
-"""Settings of rooms that carry no room's name (facts.md 2.1 and 2.2)."""
+SHARED_SETTINGS: Final = (
+    "DEFAULT_ORG_MONTHLY_BUDGET_USD",
+    "STALE_RUN_REAPED_AFTER_SECONDS",
+    "STAV_NOK_PER_USD",
+)
+"""Settings of rooms that carry no room's name (facts.md 2.1, 2.2 and 3.6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
 from services.ledger.handlers.copying import DirectoryCopy
+from services.ledger.handlers.reaping import Patience, Reaper
 from services.ledger.handlers.recounting import Recounter
+from services.ledger.handlers.saying import TotalsSayer
 from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.correcting import Corrector
 from services.ledger.requests.ingestion import IngestionReader
@@ -31,6 +34,8 @@ ROOM = "ledger"
 MIGRATIONS = Path(__file__).parent / "migrations"
 PARTS = ("all", "ingest", "answer", "relay")
 """Pricing never blocks an answer where `ingest` and `answer` run as processes of their own."""
+SIGNS_FROM = ("CHANNEL", "PULSE")
+"""Streams that bring signs of life."""
 
 
 def make_process(part: str) -> Process:
@@ -64,6 +69,8 @@ def make_process(part: str) -> Process:
         asker = Asker(bus, name=ROOM)
         loops.append(DirectoryCopy(database=database, asker=asker, clock=clock).run)
         loops.append(Recounter(database=database, clock=clock).run)
+        loops.append(TotalsSayer(database=database, clock=clock).run)
+        loops.append(_reaping(settings, database, bus, clock))
     if part in ("all", "answer"):
         authorizer = Authorizer(database=database, book=RateBook.pinned(), clock=clock)
         reader = Reader(database=database, clock=clock)
@@ -78,6 +85,13 @@ def make_process(part: str) -> Process:
         loops.append(Relay(database, bus).run)
     process.loops, process.drains = loops, drains
     return process
+
+
+def _reaping(settings: Settings, database: Database, bus: Bus, clock: Clock) -> Loop:
+    heard = [spec for spec in DURABLES if spec.room == ROOM and spec.stream in SIGNS_FROM]
+    reaper = Reaper(database=database, bus=bus, clock=clock, durables=heard)
+    threshold = timedelta(seconds=settings.stale_run_reaped_after_seconds)
+    return partial(reaper.run, Patience(threshold, settings.reap_every_s))
 
 
 def answers(

@@ -46,6 +46,17 @@ class Settings(BaseSettings):
     )
     """Norwegian kroner per US dollar, kept by the operator: 10 divides kroner by 10. Without it
     amounts in kroner are not used. No rate is ever asked for anywhere (the seed)."""
+    stale_run_reaped_after_seconds: int = Field(
+        default=120,
+        ge=0,
+        le=31_536_000,
+        validation_alias=AliasChoices(
+            "RIENDA_LEDGER_STALE_RUN_REAPED_AFTER_SECONDS", "STALE_RUN_REAPED_AFTER_SECONDS"
+        ),
+    )
+    """Seconds without a sign of life after which a run is failed; 0: never (facts.md 3.6)."""
+    reap_every_s: float = Field(default=60.0, ge=0.05, le=3_600)
+    """Seconds between two looks for such runs."""
     test_clock: Path | None = None
     """A file with seconds to add to the clock; for tests of clock steps only."""
 

@@ -18,6 +18,8 @@ from contracts.channel import (
     IngestionReported,
     RunFinished,
     RunHeartbeat,
+    RunParked,
+    RunResumed,
     RunStarted,
     UsageReported,
 )
@@ -35,6 +37,8 @@ _TYPE: Final = re.compile(r"rienda\.([a-z_]{1,64})\.v([1-9][0-9]{0,3})\Z")
 _INSTANT_OF: Final = {
     "run_started": "started_at",
     "run_heartbeat": "at",
+    "run_parked": "at",
+    "run_resumed": "at",
     "run_finished": "ended_at",
     "usage_reported": "occurred_at",
     "ingestion_reported": "occurred_at",
@@ -151,7 +155,9 @@ def _stamped(
 
 def _refuse_untimely(event: Event[Any], publisher: Publisher, now: datetime) -> None:
     match event.data:
-        case RunStarted(started_at=at) | RunHeartbeat(at=at) | RunFinished(ended_at=at):
+        case RunStarted(started_at=at) | RunFinished(ended_at=at):
+            pass
+        case RunHeartbeat(at=at) | RunParked(at=at) | RunResumed(at=at):
             pass
         case UsageReported(occurred_at=at) | IngestionReported(occurred_at=at):
             if now - at > USAGE_AGE_MAX and ChannelRight.BACKFILL not in publisher.rights:

@@ -83,6 +83,10 @@ class Run(Wire):
     started_at: Instant | None
     ended_at: Instant | None
     last_sign_at: Instant | None
+    parked_at: Instant | None
+    """Since when it waits for people."""
+    reaped_at: Instant | None
+    """When it was failed for its silence; a sign of life reopens it, its own end replaces this."""
     error: str | None
     model_label: ModelName | None
     provider: Id | None

@@ -10,8 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from contracts.types import RunChangeReason
 from services.ledger.domain.amounts import NOTHING, Amount
 from services.ledger.domain.departments import Interval, PersonKey, departments_of
+from services.ledger.domain.life import reason_of, settle
 from services.ledger.domain.merging import Draft, Line
 from services.ledger.domain.runs import Run, agents_of, saw_sign
 
@@ -19,6 +21,8 @@ MISSING_DELEGATE = "missing_delegate"
 """Kind of the line that counts delegates whose spend nobody reported."""
 RunKey = tuple[str, str]
 MonthKey = tuple[str, str, str, str]
+Sign = tuple[datetime, datetime]
+"""When a run was alive, by its publisher's clock; when the stream stored the word of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Books:
     tree: dict[RunKey, Amount] = field(default_factory=dict)
     lines: dict[tuple[str, Line], Amount] = field(default_factory=dict)
     months: dict[MonthKey, MonthAmount] = field(default_factory=dict)
-    signs: dict[RunKey, datetime] = field(default_factory=dict)
+    signs: dict[RunKey, Sign] = field(default_factory=dict)
     """Signs of life of runs that are written for nothing else."""
     belongs: dict[PersonKey, tuple[Interval, ...]] = field(default_factory=dict)
     """The departments of whoever started the trees of this batch."""
@@ -61,13 +65,24 @@ class Books:
             if key not in self.before:
                 self.before[key] = self.runs[key] = run
 
-    def see(self, key: RunKey, at: datetime) -> None:
-        """Note a sign of life. Of a provisional run it may be the earliest: its start so far."""
+    def see(self, key: RunKey, at: datetime, heard_at: datetime) -> None:
+        """Note a sign of life.
+
+        Of a provisional run it may be the earliest: its start so far. Of a run that was failed for
+        its silence it may be the one that reopens it.
+        """
         run = self.runs[key]
-        if run.provisional or run.first_sign_at is None or at < run.first_sign_at:
-            self.runs[key] = saw_sign(run, at)
-        elif run.last_sign_at is None or at > run.last_sign_at:
-            self.signs[key] = max(self.signs.get(key, at), at)
+        first = run.first_sign_at
+        if run.provisional or run.reaped_at is not None or first is None or at < first:
+            self.runs[key] = saw_sign(run, at, heard_at)
+        elif self._is_news(run, at, heard_at):
+            noted = self.signs.get(key, (at, heard_at))
+            self.signs[key] = (max(noted[0], at), max(noted[1], heard_at))
+
+    @staticmethod
+    def _is_news(run: Run, at: datetime, heard_at: datetime) -> bool:
+        last, heard = run.last_sign_at, run.heard_at
+        return last is None or heard is None or at > last or heard_at > heard
 
     def roots_missing(self) -> set[RunKey]:
         """Roots of loaded runs, said or held so far, that are not loaded themselves."""
@@ -180,18 +195,33 @@ class Books:
             self._add_tree((key[0], self.runs[key].root_run_id), amount)
 
     def show_roots(self) -> None:
-        """Let a root that has not spoken be seen with its tree: from the earliest sign in it."""
+        """Let a root be seen with its tree: from the earliest sign in it, alive while any is.
+
+        The process that runs a tree is one; a delegate that works is a sign of life of its root.
+        """
         for key, run in list(self.runs.items()):
             root_key = (key[0], run.root_run_id)
             root = self.runs.get(root_key)
             if root is None or root_key == key or run.first_sign_at is None:
                 continue
+            heard_at = run.heard_at or run.first_sign_at
             if root.first_sign_at is None or run.first_sign_at < root.first_sign_at:
-                self.runs[root_key] = replace(
-                    root,
-                    first_sign_at=run.first_sign_at,
-                    last_sign_at=root.last_sign_at or run.first_sign_at,
-                )
+                self.runs[root_key] = saw_sign(root, run.first_sign_at, heard_at)
+            self.see(root_key, run.last_sign_at or run.first_sign_at, heard_at)
+            if key in self.signs:
+                self.see(root_key, *self.signs[key])
+
+    def settle(self) -> dict[RunKey, RunChangeReason]:
+        """Give every run the status that its facts amount to; answer what is said at once."""
+        reasons: dict[RunKey, RunChangeReason] = {}
+        for key, run in self.runs.items():
+            settled = settle(run)
+            reason = reason_of(self.before[key], settled)
+            if reason is not None:
+                settled = replace(settled, revision=settled.revision + 1)
+                reasons[key] = reason
+            self.runs[key] = settled
+        return reasons
 
     def note_missing_delegates(self, month_of: Callable[[str, datetime], str]) -> None:
         """Enter delegates without a report as a line of their own: a floor in every sum."""

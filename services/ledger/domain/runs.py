@@ -1,4 +1,4 @@
-"""The life of a run: starts, signs of life and ends in any order give the same run.
+"""What a run is: its start, its end and its signs of life, in any order, give the same run.
 
 A run that is heard of before its start is *provisional*: it is billed and shown, with the earliest
 sign of it as its start. Among several starts the smallest (started_at, digest) holds, among several
@@ -64,9 +64,21 @@ class Run:
     started_at: datetime | None = None
     first_sign_at: datetime | None = None
     last_sign_at: datetime | None = None
+    """By the publisher's clock; of a root, also the signs of what it delegated to."""
+    heard_at: datetime | None = None
+    """The same by the clock of the stream that stored it; what silence is measured by."""
     ended_at: datetime | None = None
     start_digest: str | None = None
     end_digest: str | None = None
+    """Of the end that its channel said; null while it said none."""
+    moved_to: str | None = None
+    """`parked` or `resumed`, whichever was last."""
+    moved_at: datetime | None = None
+    moved_digest: str | None = None
+    reaped_at: datetime | None = None
+    """When the newest verdict on its silence was made."""
+    reaped_sign_at: datetime | None = None
+    """The last sign of life that this verdict knew; it holds until there is a later one."""
     revision: int = 0
     counted_agents: tuple[str, ...] = ()
     """Whose months hold this run's entries now; moved when its context becomes known."""
@@ -97,13 +109,14 @@ def unheard(run_id: str, channel_id: str) -> Run:
     return Run(run_id=run_id, channel_id=channel_id, root_run_id=run_id, said_root_run_id=run_id)
 
 
-def saw_sign(run: Run, at: datetime) -> Run:
-    """Note a sign of life (or of death) of a run."""
+def saw_sign(run: Run, at: datetime, heard_at: datetime) -> Run:
+    """Note a sign of life (or of death) of a run, and when its stream stored it."""
     first = min(run.first_sign_at, at) if run.first_sign_at else at
     last = max(run.last_sign_at, at) if run.last_sign_at else at
-    if (first, last) == (run.first_sign_at, run.last_sign_at):
+    heard = max(run.heard_at, heard_at) if run.heard_at else heard_at
+    if (first, last, heard) == (run.first_sign_at, run.last_sign_at, run.heard_at):
         return run
-    return replace(run, first_sign_at=first, last_sign_at=last)
+    return replace(run, first_sign_at=first, last_sign_at=last, heard_at=heard)
 
 
 def start_digest(started: RunStarted) -> str:
@@ -120,7 +133,7 @@ def apply_start(run: Run, started: RunStarted) -> Run:
     ):
         return run
     chat = started.asked_in_chat
-    known = replace(
+    return replace(
         run,
         provisional=False,
         said_root_run_id=started.root_run_id,
@@ -145,9 +158,7 @@ def apply_start(run: Run, started: RunStarted) -> Run:
         asked_in_chat=chat.model_dump() if chat else None,
         started_at=started.started_at,
         start_digest=digest,
-        revision=run.revision + 1,
     )
-    return saw_sign(known, started.started_at)
 
 
 def apply_end(run: Run, finished: RunFinished) -> Run:
@@ -161,7 +172,8 @@ def apply_end(run: Run, finished: RunFinished) -> Run:
         digest,
     )
     if (
-        run.ended_at is not None
+        run.end_digest is not None
+        and run.ended_at is not None
         and (
             run.ended_at,
             END_ORDER.index(RunStatus(run.status)),
@@ -171,7 +183,7 @@ def apply_end(run: Run, finished: RunFinished) -> Run:
         >= rank
     ):
         return run
-    ended = replace(
+    return replace(
         run,
         status=finished.status.value,
         error=finished.error,
@@ -179,9 +191,7 @@ def apply_end(run: Run, finished: RunFinished) -> Run:
         missing_delegates=finished.missing_delegates,
         ended_at=finished.ended_at,
         end_digest=digest,
-        revision=run.revision + 1,
     )
-    return saw_sign(ended, finished.ended_at)
 
 
 def provisional_from(
@@ -201,6 +211,7 @@ def provisional_from(
         budget_nanousd=asked.run_budget_nanousd,
         first_sign_at=at,
         last_sign_at=at,
+        heard_at=at,
     )
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from contracts.channel import IngestionReported, RunFinished, RunStarted, UsageReported
+from contracts.channel import (
+    IngestionReported,
+    RunFinished,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    UsageReported,
+)
 from contracts.errors import Invalid
 from contracts.types import ChannelRight
 from services.ledger.errors import ChannelRevoked, DirectoryBehind, TimeInFuture, UsageTooOld
@@ -16,6 +23,8 @@ from shared.noticing import refuse_changed
 if TYPE_CHECKING:
     from shared.consume import Received
     from shared.db import Connection
+
+TRANSITIONS = (RunStarted, RunParked, RunResumed, RunFinished)
 
 
 async def admit(connection: Connection, work: Work) -> list[Received]:
@@ -64,9 +73,9 @@ def _refusal(work: Work, item: Received) -> Invalid | None:
 async def _without_repeated(
     connection: Connection, work: Work, items: Sequence[Received]
 ) -> list[Received]:
-    """Starts and ends have inbox rows; usage has its request and a pulse needs none."""
-    kept = [item for item in items if not isinstance(item.event.data, RunStarted | RunFinished)]
-    keyed = [item for item in items if isinstance(item.event.data, RunStarted | RunFinished)]
+    """Transitions have inbox rows; usage has its request and a pulse needs none."""
+    kept = [item for item in items if not isinstance(item.event.data, TRANSITIONS)]
+    keyed = [item for item in items if isinstance(item.event.data, TRANSITIONS)]
     found = await sort_out(
         connection,
         [

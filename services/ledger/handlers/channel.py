@@ -6,17 +6,21 @@ sums: every process takes locks in this order, and every order of events leaves 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from contracts.channel import (
     IngestionReported,
     RunFinished,
     RunHeartbeat,
+    RunParked,
+    RunResumed,
     RunStarted,
     UsageReported,
 )
-from services.ledger.domain.books import keys_of
+from services.ledger.domain.books import RunKey, keys_of
+from services.ledger.domain.life import apply_move, move_of
 from services.ledger.domain.merging import (
     CLAIMS_PER_CHANNEL_MAX,
     Claims,
@@ -34,8 +38,8 @@ from services.ledger.handlers.admitting import admit
 from services.ledger.handlers.holding import hold_claimed_runs, hold_runs, recount
 from services.ledger.handlers.ingestion import on_ingestion_reported
 from services.ledger.handlers.saying import say_changed_runs
-from services.ledger.handlers.work import Work, circumstances_of, load_work
-from services.ledger.store import admissions, entries, runs
+from services.ledger.handlers.work import Work, circumstances_of, load_work, stored_at
+from services.ledger.store import admissions, entries, runs, transitions
 from services.ledger.store.notices import warn_of_caps
 
 if TYPE_CHECKING:
@@ -60,14 +64,7 @@ class ChannelReports:
         items = await admit(connection, work)
         items = await hold_runs(connection, work, items)
         for item in items:
-            if isinstance(item.event.data, RunStarted):
-                on_run_started(work, item)
-            elif isinstance(item.event.data, RunFinished):
-                on_run_finished(work, item)
-            elif isinstance(item.event.data, RunHeartbeat):
-                on_run_heartbeat(work, item)
-            elif isinstance(item.event.data, UsageReported):
-                on_usage_seen(work, item)
+            _note(work, item)
         await recount(connection, work)
         paid = (UsageReported, IngestionReported)
         reports = [item for item in items if isinstance(item.event.data, paid)]
@@ -128,48 +125,93 @@ async def _enter(
     return drafts
 
 
+def _note(work: Work, item: Received) -> None:
+    """Take in what one report says of its run; money comes when the whole batch is known."""
+    match item.event.data:
+        case RunStarted():
+            on_run_started(work, item)
+        case RunParked():
+            on_run_parked(work, item)
+        case RunResumed():
+            on_run_resumed(work, item)
+        case RunFinished():
+            on_run_finished(work, item)
+        case RunHeartbeat():
+            on_run_heartbeat(work, item)
+        case UsageReported():
+            on_usage_seen(work, item)
+        case _:
+            # Ingestion belongs to no run.
+            return
+
+
 def on_run_started(work: Work, item: Received) -> None:
     """Let a start say what its run is."""
     started: RunStarted = item.event.data
-    _change(work, item, started.run_id, lambda run: apply_start(run, started))
+    _change(work, item, started.started_at, lambda run: apply_start(run, started))
+
+
+def on_run_parked(work: Work, item: Received) -> None:
+    """Let a run wait for people, unless it went on later."""
+    _move(work, item, item.event.data)
+
+
+def on_run_resumed(work: Work, item: Received) -> None:
+    """Let a run go on, unless it was parked again later."""
+    _move(work, item, item.event.data)
+
+
+def _move(work: Work, item: Received, said: RunParked | RunResumed) -> None:
+    move = move_of(said)
+    work.transitions.append((item.event.org, move))
+    _change(work, item, said.at, lambda run: apply_move(run, move))
 
 
 def on_run_finished(work: Work, item: Received) -> None:
     """Let an end replace an earlier one."""
     finished: RunFinished = item.event.data
-    _change(work, item, finished.run_id, lambda run: apply_end(run, finished))
+    _change(work, item, finished.ended_at, lambda run: apply_end(run, finished))
 
 
 def on_run_heartbeat(work: Work, item: Received) -> None:
     """Note a sign of life."""
     beat: RunHeartbeat = item.event.data
-    work.books.see((item.event.org, beat.run_id), beat.at)
+    _see(work, item, (item.event.org, beat.run_id), beat.at)
 
 
 def on_usage_seen(work: Work, item: Received) -> None:
     """A paid request is a sign of life of the run that sent it, and of the row that bears it."""
     usage: UsageReported = item.event.data
     for key in keys_of(item.event.org, [usage.run_id, usage.billed_run_id]):
-        work.books.see(key, usage.occurred_at)
+        _see(work, item, key, usage.occurred_at)
 
 
-def _change(work: Work, item: Received, run_id: str, apply: Any) -> None:
-    key = (item.event.org, run_id)
-    before: Run = work.books.runs[key]
-    after: Run = apply(before)
-    work.books.runs[key] = after
-    if after.revision != before.revision:
+def _see(work: Work, item: Received, key: RunKey, at: datetime) -> None:
+    if work.books.runs[key].reaped_at is not None:
         work.said_by[key] = item
+    work.books.see(key, at, stored_at(work, item))
+
+
+def _change(work: Work, item: Received, at: datetime, apply: Callable[[Run], Run]) -> None:
+    key = (item.event.org, item.event.data.run_id)
+    before = work.books.runs[key]
+    work.books.runs[key] = apply(before)
+    if work.books.runs[key] is not before:
+        work.said_by[key] = item
+    work.books.see(key, at, stored_at(work, item))
 
 
 async def _save(
     connection: Connection, work: Work, drafts: Sequence[tuple[tuple[str, str], Draft]]
 ) -> None:
     books = work.books
+    reasons = books.settle()
     await runs.save_runs(connection, [(key[0], run) for key, run in books.changed()])
+    await transitions.keep(connection, work.transitions, work.batch.now)
     await entries.save_entries(connection, drafts, work.batch.now)
-    await runs.add_to_runs(connection, books.own, books.tree, books.signs)
+    sums = runs.Sums(books.own, books.tree, books.signs)
+    await runs.add_to_runs(connection, sums, now=work.batch.now)
     await entries.add_to_lines(connection, books.lines)
     spent = await entries.add_to_months(connection, books.months)
-    await say_changed_runs(connection, books, work.said_by, now=work.batch.now)
+    await say_changed_runs(connection, books, reasons, work.said_by, now=work.batch.now)
     await warn_of_caps(connection, spent, work.months_now(spent), now=work.batch.now)

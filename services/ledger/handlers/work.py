@@ -11,6 +11,8 @@ from contracts.channel import (
     IngestionReported,
     RunFinished,
     RunHeartbeat,
+    RunParked,
+    RunResumed,
     RunStarted,
     UsageReported,
 )
@@ -21,6 +23,7 @@ from services.ledger.store import directory
 from services.ledger.store.departments import share_directories
 
 if TYPE_CHECKING:
+    from services.ledger.domain.life import Transition
     from services.ledger.store.directory import Channel, Organization
     from shared.consume import Batch, Received
     from shared.db import Connection
@@ -42,6 +45,8 @@ class Work:
     books: Books = field(default_factory=Books)
     said_by: dict[RunKey, Received] = field(default_factory=dict)
     """The newest event that changed a run's status: the cause of what is said about it."""
+    transitions: list[tuple[str, Transition]] = field(default_factory=list)
+    """Parks and resumes to keep as facts, with their organizations."""
 
     def zones(self, org: str) -> Any:
         """An organization's dated time zones."""
@@ -71,7 +76,12 @@ def age_of(work: Work, item: Received) -> timedelta:
     which proves nothing.
     """
     said: UsageReported | IngestionReported = item.event.data
-    return (item.delivery.at or work.batch.now) - said.occurred_at
+    return stored_at(work, item) - said.occurred_at
+
+
+def stored_at(work: Work, item: Received) -> datetime:
+    """When a report's stream stored it."""
+    return item.delivery.at or work.batch.now
 
 
 def circumstances_of(work: Work, item: Received, authorized_at: datetime | None) -> Circumstances:
@@ -98,7 +108,7 @@ def time_of(item: Received) -> datetime:
             at = data.started_at
         case RunFinished():
             at = data.ended_at
-        case RunHeartbeat():
+        case RunHeartbeat() | RunParked() | RunResumed():
             at = data.at
         case _:
             at = data.occurred_at

@@ -357,7 +357,7 @@ async def _save(
                 at=now,
             )
         if root is not None and root != data.run_id and (asked.org, root) not in facts.runs:
-            new.setdefault((asked.org, root), saw_sign(unheard(root, asked.channel_id), now))
+            new.setdefault((asked.org, root), saw_sign(unheard(root, asked.channel_id), now, now))
         known = facts.runs.get((asked.org, data.run_id))
         if known is not None and known.provisional and known.agent_id is None:
             described[(asked.org, data.run_id)] = provisional_from(

@@ -101,7 +101,7 @@ class Corrector:
                 raise CorrectionIdUsed(asked.correction_id)
             if corrected.claims != claims:
                 await entries.save_claims(connection, {key: corrected.claims})
-            spent = await _enter(connection, books, question.org, corrected)
+            spent = await _enter(connection, books, made, corrected)
             months = {question.org: month_of(now, zones)}
             await warn_of_caps(connection, spent, months, now=now)
             await audit.record(connection, _audited(made), room=ROOM)
@@ -128,10 +128,11 @@ async def _hold(connection: Connection, entry: Any) -> Books:
 
 
 async def _enter(
-    connection: Connection, books: Books, org: str, corrected: Corrected
+    connection: Connection, books: Books, made: Correction, corrected: Corrected
 ) -> dict[MonthKey, MonthAmount]:
-    books.enter_line(org, corrected.line, corrected.amount)
-    await runs.add_to_runs(connection, books.own, books.tree, {})
+    books.enter_line(made.org, corrected.line, corrected.amount)
+    sums = runs.Sums(books.own, books.tree, {})
+    await runs.add_to_runs(connection, sums, now=made.corrected_at)
     await entries.add_to_lines(connection, books.lines)
     return await entries.add_to_months(connection, books.months)
 

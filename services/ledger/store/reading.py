@@ -27,6 +27,8 @@ _RUN = f"""
     a.name AS agent_name, r.agent_version, r.user_id, r.started_by_user_id, r.surface, r.status,
     r.provisional, r.shown_start, r.ended_at, r.error, r.model, r.provider, r.key_id,
     r.conversation_id, r.project_id, r.environment_id, r.budget_nanousd, r.last_sign_at,
+    CASE WHEN r.status = 'awaiting_approval' THEN r.moved_at END AS parked_at,
+    CASE WHEN r.status = 'failed' AND r.end_digest IS NULL THEN r.reaped_at END AS reaped_at,
     {_SHOWN}, {_OWN},
     (SELECT count(*) FROM run d WHERE d.org = r.org AND d.parent_run_id = r.run_id)
         AS delegation_count

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from services.ledger.domain.amounts import COLUMNS, NOTHING, Amount
@@ -15,6 +16,18 @@ if TYPE_CHECKING:
 
 RunKey = tuple[str, str]
 """Organization and run id."""
+TOTALS_EVERY = timedelta(seconds=5)
+"""A run whose totals alone change is told of no oftener (design.md 4, *A run's life*)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a batch adds to runs: to their own sums, to their trees', and signs of life."""
+
+    own: Mapping[RunKey, Amount]
+    tree: Mapping[RunKey, Amount]
+    signs: Mapping[RunKey, tuple[datetime, datetime]]
+
 
 _FIELDS = (
     *RUN_TEXTS_REQUIRED,
@@ -148,37 +161,104 @@ def amount_of(row: Any, prefix: str = "") -> Amount:
     return Amount(*(int(row[f"{prefix}{name}"]) for name in COLUMNS))
 
 
-async def add_to_runs(
-    connection: Connection,
-    own: Mapping[RunKey, Amount],
-    tree: Mapping[RunKey, Amount],
-    signs: Mapping[RunKey, datetime],
-) -> None:
-    """Add to runs' own sums and to trees' sums, and note signs of life; one write per run."""
-    keys = sorted(
-        {key for sums in (own, tree) for key, amount in sums.items() if amount} | signs.keys()
-    )
+async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> None:
+    """Add to runs' own sums and to trees' sums, and note signs of life; one write per run.
+
+    A run whose sums change is marked: its totals are to be said, not before `TOTALS_EVERY` has
+    passed since something was said of it. The mark lies at most so far ahead, whatever a clock did.
+    """
+    counted = {key for part in (sums.own, sums.tree) for key, amount in part.items() if amount}
+    keys = sorted(counted | sums.signs.keys())
     if not keys:
         return
     names = [f"{prefix}{name}" for prefix in ("own_", "tree_") for name in COLUMNS]
     sets = ", ".join(f"{name} = run.{name} + t.{name}" for name in names)
-    columns = ", ".join(f"${n}::numeric[]" for n in range(4, len(names) + 4))
+    columns = ", ".join(f"${n}::numeric[]" for n in range(8, len(names) + 8))
     await connection.execute(
         f"""
-        UPDATE run SET last_sign_at = greatest(run.last_sign_at, t.sign_at), {sets}
-        FROM unnest($1::text[], $2::text[], $3::timestamptz[], {columns})
-            AS t (org, run_id, sign_at, {", ".join(names)})
+        UPDATE run SET last_sign_at = greatest(run.last_sign_at, t.sign_at),
+            heard_at = greatest(run.heard_at, t.heard_at),
+            say_due_at = CASE WHEN t.counted THEN coalesce(
+                run.say_due_at, least(greatest($6, run.said_at + $7), $6 + $7)
+            ) ELSE run.say_due_at END,
+            {sets}
+        FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::boolean[],
+                {columns})
+            AS t (org, run_id, sign_at, heard_at, counted, {", ".join(names)})
         WHERE run.org = t.org AND run.run_id = t.run_id
         """,
         [key[0] for key in keys],
         [key[1] for key in keys],
-        [signs.get(key) for key in keys],
+        [sums.signs[key][0] if key in sums.signs else None for key in keys],
+        [sums.signs[key][1] if key in sums.signs else None for key in keys],
+        [key in counted for key in keys],
+        now,
+        TOTALS_EVERY,
         *(
-            [sums.get(key, NOTHING).values[n] for key in keys]
-            for sums in (own, tree)
+            [part.get(key, NOTHING).values[n] for key in keys]
+            for part in (sums.own, sums.tree)
             for n in range(len(COLUMNS))
         ),
     )
+
+
+async def lock_due(connection: Connection, *, now: datetime, limit: int) -> dict[RunKey, Run]:
+    """Load and hold runs whose totals are to be said, longest due first; pass over held ones.
+
+    A mark farther ahead than any is made was made by a clock that was set back since: it is due.
+    """
+    rows = await connection.fetch(
+        f"""
+        SELECT {_SELECT} FROM run
+        WHERE say_due_at IS NOT NULL AND (say_due_at <= $1 OR say_due_at > $1 + $2)
+        ORDER BY say_due_at LIMIT $3 FOR UPDATE SKIP LOCKED
+        """,
+        now,
+        TOTALS_EVERY,
+        limit,
+    )
+    return {(row["org"], row["run_id"]): _run(row) for row in rows}
+
+
+async def mark_said(
+    connection: Connection, revisions: Mapping[RunKey, int], *, now: datetime
+) -> None:
+    """Note that runs were told of as they are now; they are held."""
+    await connection.execute(
+        """
+        UPDATE run SET revision = t.revision, said_at = $4, say_due_at = NULL
+        FROM unnest($1::text[], $2::text[], $3::bigint[]) AS t (org, run_id, revision)
+        WHERE run.org = t.org AND run.run_id = t.run_id
+        """,
+        [key[0] for key in revisions],
+        [key[1] for key in revisions],
+        list(revisions.values()),
+        now,
+    )
+
+
+async def lock_silent(
+    connection: Connection, *, heard_before: datetime, streams: Sequence[str], limit: int
+) -> dict[RunKey, Run]:
+    """Load and hold top-level runs, not voice, that were last heard of before; pass over held ones.
+
+    Runs of an organization whose messages wait in the retry table are left alone.
+    """
+    rows = await connection.fetch(
+        f"""
+        SELECT {_SELECT} FROM run
+        WHERE status = 'running' AND run_id = root_run_id AND heard_at < $1
+            AND surface IS DISTINCT FROM 'voice'
+            AND NOT EXISTS (
+                SELECT FROM retry WHERE retry.org = run.org AND retry.stream = ANY($2::text[])
+            )
+        ORDER BY org, run_id LIMIT $3 FOR UPDATE OF run SKIP LOCKED
+        """,
+        heard_before,
+        list(streams),
+        limit,
+    )
+    return {(row["org"], row["run_id"]): _run(row) for row in rows}
 
 
 async def load_shown_amounts(

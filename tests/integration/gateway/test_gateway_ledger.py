@@ -69,6 +69,11 @@ def usage(request_id: str, run_id: str, **fields: Any) -> dict[str, Any]:
     return {"id": f"{request_id}/usage", "type": "rienda.usage_reported.v1", "data": data}
 
 
+def moved(run_id: str, event: str, **fields: Any) -> dict[str, Any]:
+    data = {"run_id": run_id, "at": now(), **fields}
+    return {"id": f"{run_id}/{event}", "type": f"rienda.{event}.v1", "data": data}
+
+
 def asked(request_id: str, run_id: str | None, **fields: Any) -> dict[str, Any]:
     return {
         "request_id": request_id,
@@ -98,6 +103,24 @@ async def answered(client: httpx.AsyncClient, path: str, **holds: Any) -> dict[s
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"{path} never had {holds}: {last}") from None
+
+
+async def test_a_run_waits_for_people_and_goes_on(gateway: Gateway) -> None:
+    org, admin = await gateway.new_admin(await gateway.new_org())
+    channel, _ = await gateway.new_channel(org)
+    call = {"call_id": "c1", "tool_id": "mail", "tool_name": "send_mail", "arguments": "{}"}
+    park = moved("w", "run_parked", calls=[call])
+    answer = await channel.post("/events", json=[started("w"), park])
+    assert answer.json()["accepted"] == 2, answer.text
+    run = await answered(admin, "/runs/w", status="awaiting_approval")
+    assert datetime.fromisoformat(run["parked_at"]) == datetime.fromisoformat(park["data"]["at"])
+    assert run["reaped_at"] is None
+    page = (await admin.get("/runs", params={"status": "awaiting_approval"})).json()
+    assert [item["id"] for item in page["items"]] == ["w"]
+    resume = moved("w", "run_resumed", claim_id="claim-1")
+    assert (await channel.post("/events", json=resume)).json()["accepted"] == 1
+    run = await answered(admin, "/runs/w", status="running")
+    assert run["parked_at"] is None
 
 
 async def test_what_is_said_is_what_is_billed(gateway: Gateway) -> None:

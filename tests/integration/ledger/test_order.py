@@ -12,11 +12,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.channel import IngestionReported, Tokens
-from contracts.types import RunStatus
+from contracts.types import RunStatus, Surface
 from services.ledger.domain.merging import report_digest
 from services.ledger.domain.pricing import price_usage
 from services.ledger.errors import CorrectionChangesNothing
-from tests.factories import Feed, agent, finished, ingestion, minutes, organization, started, usage
+from services.ledger.handlers.saying import TotalsSayer
+from shared.clock import FixedClock
+from tests.factories import (
+    Feed,
+    agent,
+    finished,
+    heartbeat,
+    ingestion,
+    minutes,
+    organization,
+    parked,
+    resumed,
+    started,
+    usage,
+)
 from tests.integration.ledger.reconciling import assert_books_are_sums_of_entries
 from tests.ledger_room import BOOK, LedgerRoom
 
@@ -85,14 +99,25 @@ def stories(draw):
             max_size=6,
         )
     )
-    return runs, reports, ends, ingested
+    lives = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(("parked", "resumed", "beats")),
+                st.integers(0, run_count - 1),
+                st.integers(-1, 8),
+            ),
+            max_size=6,
+        )
+    )
+    voices = draw(st.sets(st.integers(0, run_count - 1), max_size=1))
+    return runs, reports, ends, ingested, lives, voices
 
 
 def events_of(feed: Feed, story, org: str):
-    runs, reports, ends, ingested = story
+    runs, reports, ends, ingested, lives, voices = story
     roots: dict[str, str] = {}
     events = []
-    for run_id, parent, agent_id in runs:
+    for number, (run_id, parent, agent_id) in enumerate(runs):
         roots[run_id] = run_id if parent is None else roots[runs[parent][0]]
         events.append(
             feed.channel(
@@ -102,6 +127,7 @@ def events_of(feed: Feed, story, org: str):
                     root_run_id=roots[run_id],
                     parent_run_id=None if parent is None else runs[parent][0],
                     started_at=BEFORE_MIDNIGHT - minutes(1),
+                    surface=Surface.VOICE if number in voices else Surface.CLI,
                 ),
                 org=org,
             )
@@ -138,6 +164,10 @@ def events_of(feed: Feed, story, org: str):
             missing_delegates=missing,
         )
         events.append(feed.channel(end, org=org))
+    say = {"parked": parked, "resumed": resumed, "beats": heartbeat}
+    for kind, run, at in lives:
+        life = say[kind](f"r{run}", BEFORE_MIDNIGHT + minutes(at))
+        events.append(feed.channel(life, org=org))
     return events, said, roots
 
 
@@ -215,7 +245,13 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
         if shuffled:
             events = events + chance.choices(events, k=len(events) // 2)
             chance.shuffle(events)
-        await room.hear(events, batch=chance.choice((1, 2, 3, 50)))
+        batch = chance.choice((1, 2, 3, 50))
+        middle = chance.randrange(len(events)) if shuffled else 0
+        await room.hear(events[:middle], batch=batch)
+        await fail_the_silent(room)
+        await room.hear(events[middle:], batch=batch)
+        await fail_the_silent(room)
+        await assert_the_newest_word_is_true(room, org)
         shown, spend, months = await state_of(room, org)
         states.append((shown, _without_org(spend), _months(months, org)))
 
@@ -289,9 +325,38 @@ async def _assert_replay_changes_nothing(room, events, org):
     before = await state_of(room, org)
     entered = await room.rows("SELECT count(*) FROM entry WHERE org = $1", org)
     await room.rows("DELETE FROM inbox WHERE org = $1", org)
+    said = await room.said(org)
     await room.hear(events, batch=7)
+    assert await room.said(org) == said
     assert await state_of(room, org) == before
     assert await room.rows("SELECT count(*) FROM entry WHERE org = $1", org) == entered
+
+
+async def fail_the_silent(room):
+    """As if everything had been handled ten minutes from now: whoever runs is silent."""
+    await room.reaper.sweep(room.clock.at + minutes(10), minutes(2))
+
+
+async def assert_the_newest_word_is_true(room, org):
+    """`run_changed` is said once after the last change, and says what people read."""
+    soon = TotalsSayer(database=room.database, clock=FixedClock(room.clock.at + minutes(1)))
+    while await soon.say_due():
+        pass
+    said = defaultdict(list)
+    for one in await room.said(org):
+        said[one.run_id].append(one)
+    shown = (await room.runs(org, include_delegations=True)).items
+    for run in shown:
+        revisions = [one.run_revision for one in said[run.run_id]]
+        assert revisions == list(range(1, len(revisions) + 1))
+        if not revisions:
+            continue
+        newest = said[run.run_id][-1]
+        assert (newest.status, newest.error) == (run.status, run.error)
+        assert (newest.totals, newest.partial) == (run.totals, run.is_partial)
+        assert newest.root_run_id == run.root_run_id
+    silent = [run for run in shown if not said[run.run_id]]
+    assert all(run.provisional and not run.totals.request_count for run in silent)
 
 
 def _without_org(spend):

@@ -51,6 +51,19 @@ def beat(**changes: Any) -> dict[str, Any]:
     return {"id": "b", "type": "rienda.run_heartbeat.v1", "data": data, **changes}
 
 
+CALL = {"call_id": "c", "tool_id": "mail", "tool_name": "send_mail", "arguments": "{}"}
+
+
+def parked(**changes: Any) -> dict[str, Any]:
+    data = {"run_id": "1", "at": at(hours=-1), "calls": [CALL], **changes}
+    return {"id": "p", "type": "rienda.run_parked.v1", "data": data}
+
+
+def resumed(**changes: Any) -> dict[str, Any]:
+    data = {"run_id": "1", "claim_id": "claim", "at": at(hours=-1), **changes}
+    return {"id": "g", "type": "rienda.run_resumed.v1", "data": data}
+
+
 def refusal(item: object, publisher: Publisher = PUBLISHER) -> str:
     with pytest.raises(Invalid) as refused:
         stamp(item, publisher, now=NOW)
@@ -71,6 +84,36 @@ def test_the_same_words_give_the_same_bytes_at_any_time() -> None:
     later = stamp(shuffled, PUBLISHER, now=NOW + timedelta(minutes=3))
     assert once == later
     assert json.loads(once.body)["time"] == "2026-11-30T11:00:00Z"
+
+
+@pytest.mark.parametrize("item", [parked(), resumed()])
+def test_parks_and_resumes_say_when_they_happened(item: dict[str, Any]) -> None:
+    assert json.loads(stamp(item, PUBLISHER, now=NOW).body)["time"] == "2026-11-30T11:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        (parked(calls=[]), "invalid_field"),
+        (parked(calls=None), "invalid_field"),
+        (parked(calls=[CALL] * 101), "invalid_field"),
+        (parked(calls=[CALL | {"arguments": {}}]), "invalid_field"),
+        (parked(calls=[CALL | {"call_id": "with blank"}]), "invalid_field"),
+        (parked(calls=[CALL | {"delegate": {"agent_id": "a"}}]), "invalid_field"),
+        (parked(calls=[CALL | {"deadline_at": "2026-12-01T12:00:00"}]), "naive_time"),
+        (parked(calls=[CALL | {"context": {"k": "\x00"}}]), "nul_character"),
+        (parked(at=at(minutes=6)), "time_in_future"),
+        (parked(at="2026-11-30T12:00:00"), "naive_time"),
+        (parked(run_id=""), "invalid_field"),
+        (resumed(claim_id=None), "invalid_field"),
+        (resumed(at=at(minutes=6)), "time_in_future"),
+        (resumed(at=None), "invalid_field"),
+    ],
+)
+def test_each_wrong_field_of_a_park_or_resume_has_one_answer(
+    item: dict[str, Any], reason: str
+) -> None:
+    assert refusal(item) == reason
 
 
 def test_another_channel_or_body_has_another_message_id() -> None:

@@ -21,6 +21,7 @@ ENVIRON = {
     "HOME": "/home/somebody",
     "AWS_SECRET_ACCESS_KEY": "no",
     "DEFAULT_ORG_MONTHLY_BUDGET_USD": "5",
+    "STALE_RUN_REAPED_AFTER_SECONDS": "30",
     "STAV_NOK_PER_USD": "10.5",
     "RIENDA_LEDGER_POSTGRES_CONNECTIONS_MAX": "3",
     "RIENDA_LEDGER_HTTP_PORT": "1",
@@ -81,6 +82,7 @@ def test_the_operators_settings_reach_their_room_where_the_host_says_nothing(
     assert ledger["RIENDA_LEDGER_POSTGRES_CONNECTIONS_MAX"] == "3"
     assert ledger["RIENDA_LEDGER_HTTP_PORT"] != "1"
     assert children["gateway"]["DEFAULT_ORG_MONTHLY_BUDGET_USD"] == "5"
+    assert children["ledger-ingest"]["STALE_RUN_REAPED_AFTER_SECONDS"] == "30"
     assert children["ledger-ingest"]["STAV_NOK_PER_USD"] == "10.5"
     assert children["gateway"].items() >= GATEWAY.items()
 
