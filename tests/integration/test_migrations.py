@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -15,10 +17,21 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def metadata_of(room: str) -> Any:
+    """Of a module of tables, or of a package of several."""
+    tables = importlib.import_module(f"services.{room}.tables")
+    modules = [tables] + [
+        importlib.import_module(f"{tables.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(getattr(tables, "__path__", ()))
+    ]
+    (metadata,) = {module.METADATA for module in modules if hasattr(module, "METADATA")}
+    return metadata
+
+
 @pytest.mark.parametrize("room", ROOMS)
 async def test_the_migrated_schema_equals_the_tables(room: str, room_database):
     database = await room_database(room)
-    metadata = importlib.import_module(f"services.{room}.tables").METADATA
+    metadata = metadata_of(room)
     assert await differences(database.owner_url(room), schema=room, metadata=metadata) == []
 
 

@@ -269,20 +269,7 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
         assert sum(row[3] for row in of_months) == total
         late = sum(row[3] for row in of_months if row[2] == "2026-10")
         assert sum(row[5] for row in of_months) == late, "what came late is borne once"
-        entered = await room.rows(
-            "SELECT billed_run_id, sum(cost_nanousd)::bigint AS cost FROM entry WHERE org = $1 "
-            "GROUP BY 1",
-            org,
-        )
-        assert {row["billed_run_id"]: row["cost"] for row in entered if row["cost"]} == {
-            run_id: cost for run_id, cost in bill.items() if cost
-        }
-        for run_id, row in shown.items():
-            assert row["own"]["cost_nanousd"] == bill.get(run_id, 0)
-            if roots[run_id] == run_id:
-                members = [member for member, root in roots.items() if root == run_id]
-                tree = sum(bill.get(member, 0) for member in members)
-                assert row["totals"]["cost_nanousd"] == tree
+        await _assert_each_run_bears_its_own(room, org, shown, bill, roots)
     assert states[0] == states[1] == states[2]
     await _assert_replay_changes_nothing(room, events, org)
     await assert_books_are_sums_of_entries(room, org)
@@ -295,6 +282,23 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
     await room.hear([Feed().channel(report, org=org) for report in grown], batch=3)
     await assert_books_are_sums_of_entries(room, org)
     await _assert_replay_changes_nothing(room, events, org)
+
+
+async def _assert_each_run_bears_its_own(room, org, shown, bill, roots):
+    entered = await room.rows(
+        "SELECT billed_run_id, sum(cost_nanousd)::bigint AS cost FROM entry WHERE org = $1 "
+        "GROUP BY 1",
+        org,
+    )
+    assert {row["billed_run_id"]: row["cost"] for row in entered if row["cost"]} == {
+        run_id: cost for run_id, cost in bill.items() if cost
+    }
+    for run_id, row in shown.items():
+        assert row["own"]["cost_nanousd"] == bill.get(run_id, 0)
+        if roots[run_id] == run_id:
+            members = [member for member, root in roots.items() if root == run_id]
+            tree = sum(bill.get(member, 0) for member in members)
+            assert row["totals"]["cost_nanousd"] == tree
 
 
 async def _correct_some(room, chance, org):
