@@ -58,6 +58,11 @@ def memberships(draw):
     return people, draw(st.sampled_from((None, 1_000_000, 9_000_000)))
 
 
+def removals(states: int):
+    """When, and whether it is the last word: one that a later state overtook counts for nothing."""
+    return st.tuples(MOMENTS, st.just(True) if states == 1 else st.booleans())
+
+
 @st.composite
 def stories(draw):
     """A forest of runs with usage, and departments that change, some of them removed."""
@@ -70,7 +75,7 @@ def stories(draw):
         st.lists(st.tuples(st.integers(0, count - 1), st.integers(1, 900)), min_size=1, max_size=6)
     )
     states = {name: draw(st.lists(memberships(), min_size=1, max_size=3)) for name in DEPARTMENTS}
-    removed = {name: draw(st.none() | st.tuples(MOMENTS, st.booleans())) for name in DEPARTMENTS}
+    removed = {name: draw(st.none() | removals(len(states[name]))) for name in DEPARTMENTS}
     return runs, spent, states, removed
 
 
@@ -100,7 +105,6 @@ def events_of(feed: Feed, story, org: str):
             events.append(feed.directory(state, name, org=org))
         if removed[name] is not None:
             at, last = removed[name]
-            # A removal that a later state has overtaken counts for nothing.
             revision = len(revisions) + 1 if last else 1
             gone = DepartmentRemoved(entity_revision=revision, department_id=name, removed_at=at)
             events.append(feed.directory(gone, name, org=org))
