@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from contracts.catalog import Address, read_subject
 from contracts.envelope import Event, decode, type_name
 from contracts.errors import Invalid
+from contracts.subjects import Address, read_subject
 
 Upcaster = Callable[[Mapping[str, Any]], dict[str, Any]]
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from contracts.catalog import Address, DurableSpec
+from contracts.catalog import DurableSpec
 from contracts.envelope import Event
 from contracts.errors import Invalid, Retryable
+from contracts.subjects import Address
 from contracts.upcast import read_event
 from shared import failures, metrics
 from shared.db import is_transient

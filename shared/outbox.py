@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from contracts.catalog import DEPLOYMENT, event_of, event_subject
+from contracts.catalog import DEPLOYMENT, event_of
 from contracts.envelope import Event, encode, message_id
+from contracts.subjects import event_subject
 from contracts.types import Wire
 from shared import metrics
 from shared.bus import BusUnavailable

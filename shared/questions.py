@@ -21,17 +21,10 @@ from faststream.nats import NatsMessage
 from pydantic import BaseModel, ValidationError
 
 from contracts.bootstrap import org_account, room_account
-from contracts.catalog import (
-    Asked,
-    QuestionType,
-    answer_model,
-    ask_model,
-    find_question,
-    question_subject,
-    read_question_subject,
-)
+from contracts.catalog import QuestionType, answer_model, ask_model, find_question
 from contracts.envelope import BODY_BYTES_MAX, Actor, AnswerError, invalid_from
 from contracts.errors import Fault, Forbidden, Invalid, Retryable, fault_from
+from contracts.subjects import Asked, question_subject, read_question_subject
 from contracts.types import Wire
 from shared import metrics
 from shared.db import is_transient

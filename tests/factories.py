@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from contracts.catalog import event_of, event_subject, token_of
+from contracts.catalog import event_of
 from contracts.channel import (
     IngestionReported,
     ParkedCall,
@@ -27,6 +27,7 @@ from contracts.directory import (
     OrganizationChanged,
 )
 from contracts.envelope import encode
+from contracts.subjects import event_subject, token_of
 from contracts.types import (
     CapMode,
     ChannelRight,

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from contracts.caps import DepartmentsSpend, ListDepartmentsSpend
-from contracts.catalog import DURABLES, Asked
+from contracts.catalog import DURABLES
 from contracts.entries import (
     CorrectEntry,
     EntryCorrected,
@@ -34,6 +34,7 @@ from contracts.ledger import (
     RunRow,
     Spend,
 )
+from contracts.subjects import Asked
 from contracts.types import Wire
 from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory

@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from pydantic import BaseModel, ValidationError
 
-from contracts import catalog
+from contracts import catalog, subjects
 from contracts.channel import RunHeartbeat
 from contracts.envelope import Ask, Event, encode, message_id
 from contracts.errors import Fault, Forbidden, Invalid, Retryable, Unauthenticated, fault_from
@@ -65,7 +65,7 @@ _UNREACHABLE: Final = (
 def heard_subjects(org: str) -> list[str]:
     """Where what an organization's channels have to hear is said."""
     return [
-        catalog.event_subject(event, org) for event in catalog.EVENTS if HEARER in event.hearers
+        subjects.event_subject(event, org) for event in catalog.EVENTS if HEARER in event.hearers
     ]
 
 
@@ -178,7 +178,7 @@ class NatsTransport:
             contracts.errors.Fault: the question was refused.
         """
         asked = catalog.find_question("ledger", "authorize")
-        subject = catalog.question_subject(asked, self._org, "channel", self._channel_id)
+        subject = subjects.question_subject(asked, self._org, "channel", self._channel_id)
         frame = Ask[Authorize](data=question, timeout_ms=max(1, int(timeout_s * 1000)))
         try:
             async with asyncio.timeout(timeout_s):
@@ -261,8 +261,8 @@ class NatsTransport:
     def _subject_of(self, event: Said) -> str:
         # The gateway's token for the same run: one pulse per run, whichever way it came.
         data = event.data
-        token = catalog.token_of("run", data.run_id) if isinstance(data, RunHeartbeat) else None
-        return catalog.event_subject(
+        token = subjects.token_of("run", data.run_id) if isinstance(data, RunHeartbeat) else None
+        return subjects.event_subject(
             event.event, self._org, channel_id=self._channel_id, token=token
         )
 

@@ -17,16 +17,18 @@ from contracts.catalog import (
     QuestionType,
     StreamSpec,
     event_of,
-    event_subject,
     find_event,
     find_question,
+    stream_spec,
+)
+from contracts.errors import Invalid
+from contracts.subjects import (
+    event_subject,
     question_subject,
     read_question_subject,
     read_subject,
-    stream_spec,
     token_of,
 )
-from contracts.errors import Invalid
 
 HEARERS_OUTSIDE = {"channels"}
 ANSWERERS_OUTSIDE = {"bootstrap"}

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from contracts.catalog import EVENTS, EventType, event_subject, find_event
+from contracts.catalog import EVENTS, EventType, find_event
 from contracts.envelope import Event, decode, encode
 from contracts.errors import Invalid
+from contracts.subjects import event_subject
 from contracts.types import Wire
 from contracts.upcast import read_event
 from tools import release, wire

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from contracts.catalog import Address, EventType, event_subject, find_event, token_of
+from contracts.catalog import EventType, find_event
 from contracts.channel import (
     IngestionReported,
     RunFinished,
@@ -25,6 +25,7 @@ from contracts.channel import (
 )
 from contracts.envelope import Event, decode, encode, message_id
 from contracts.errors import Invalid
+from contracts.subjects import Address, event_subject, token_of
 from contracts.types import ChannelRight
 from contracts.upcast import upcast
 from services.gateway.domain.json_text import refuse_unstorable

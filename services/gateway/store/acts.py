@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from uuid_utils.compat import uuid4, uuid7
 
-from contracts.catalog import token_of
 from contracts.rooms import AuditEntry
+from contracts.subjects import token_of
 from contracts.types import Details
 from shared import audit, outbox
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from contracts.catalog import DURABLES, EVENTS, QUESTIONS, ROOMS, STREAMS, event_subject
+from contracts.catalog import DURABLES, EVENTS, QUESTIONS, ROOMS, STREAMS
+from contracts.subjects import event_subject
 from tests.integration.bus.house import ACCOUNTS, BARE, CHANNELS, House, Watch, account_of
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 
-from contracts import catalog
+from contracts import catalog, subjects
 from contracts.channel import RunFinished, Tokens
 from contracts.envelope import Answer, AnswerError, Ask
 from contracts.ledger import Authorization, Authorize
@@ -191,7 +191,7 @@ async def test_a_run_lies_in_the_streams(bus: Bus) -> None:
     ]
     assert {event.source for _, event in stored} == {"channel/c1"}
     ((subject, beat),) = await bus.stored("PULSE")
-    token = catalog.token_of("run", "r.1")
+    token = subjects.token_of("run", "r.1")
     assert subject == f"rienda.pulse.acme.channel.c1.run_heartbeat.v1.{token}"
     assert beat.data.run_id == "r.1"
     (asked,) = bus.asked

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from contracts.catalog import Address, EventType, event_of
+from contracts.catalog import EventType, event_of
 from contracts.envelope import Event
 from contracts.ledger import RunChanged, TokenSums, Totals
+from contracts.subjects import Address
 from contracts.types import ChannelId, RunStatus, Wire
 from services.gateway.handlers import on_batch
 from shared.consume import Batch, Delivery, Received

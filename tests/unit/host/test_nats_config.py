@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.catalog import DURABLES, EVENTS, QUESTIONS, ROOMS, STREAMS, event_subject
+from contracts.catalog import DURABLES, EVENTS, QUESTIONS, ROOMS, STREAMS
+from contracts.subjects import event_subject
 from services.host.bootstrap.accounts import (
     BUS,
     Account,
