@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal
 
-from contracts import bootstrap, caps, channel, directory, entries, ledger, rooms
+from contracts import bootstrap, caps, channel, directory, entries, holds, ledger, rooms
 from contracts.envelope import Answer, Ask, Event, type_name
 from contracts.errors import Invalid
 from contracts.types import Wire
@@ -104,6 +104,8 @@ EVENTS: Final = (
     EventType("run_changed", 1, "ledger", ledger.RunChanged, "LEDGER", ("gateway",)),
     EventType("cap_warned", 1, "ledger", caps.CapWarned, "LEDGER", ()),
     EventType("cap_stopped", 1, "ledger", caps.CapStopped, "LEDGER", ("channels",)),
+    EventType("hold_expired", 1, "ledger", holds.HoldExpired, "LEDGER", ()),
+    EventType("overrun_noted", 1, "ledger", holds.OverrunNoted, "LEDGER", ()),
     EventType("audit_recorded", 1, "room", rooms.AuditRecorded, "", ()),
     EventType("security_noticed", 1, "room", rooms.SecurityNoticed, "", ()),
 )
@@ -202,6 +204,9 @@ QUESTIONS: Final = (
     QuestionType(
         "ledger", "authorize", ledger.Authorize, ledger.Authorization, asked_by_channels=True
     ),
+    QuestionType("ledger", "void_hold", holds.VoidHold, holds.HoldVoided, asked_by_channels=True),
+    QuestionType("ledger", "list_holds", holds.ListHolds, holds.HoldPage),
+    QuestionType("ledger", "list_overruns", holds.ListOverruns, holds.OverrunPage),
     QuestionType("ledger", "list_runs", ledger.ListRuns, ledger.RunPage),
     QuestionType("ledger", "get_run", ledger.GetRun, ledger.RunRow),
     QuestionType("ledger", "list_entries", entries.ListEntries, entries.EntryPage),

@@ -31,6 +31,7 @@ from contracts.types import (
 
 Version = Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)]
 """Of a published spec; a Postgres INTEGER."""
+RequestsPerMinute = Annotated[int, Field(ge=1, le=100_000, strict=True)]
 TimeZoneName = Annotated[str, Field(min_length=1, max_length=64)]
 PROACTIVE_LIMIT_NANOUSD = 1_000_000_000
 """What a person's proactive work may cost where nothing else is said: 1 USD (http.md)."""
@@ -122,6 +123,8 @@ class AgentBudget(Wire):
     """The budget part of a published spec."""
 
     monthly_nanousd: Annotated[NanoUsd, Field(gt=0)] | None = None
+    requests_per_minute: RequestsPerMinute | None = None
+    """Requests that the ledger allows it in any minute; null: as many as it asks for."""
 
 
 class PinnedDelegate(Wire):

@@ -115,10 +115,12 @@ class Authorize(Wire):
     cost_nanousd_max: NanoUsd | None = None
     request_timeout_s: Annotated[int, Field(ge=1, le=86_400, strict=True)] | None = None
     must_fit: bool = False
+    cache_write: Literal["none", "5m", "1h"] | None = None
+    """Which cache its input may be written to; null: not stated, the dearest is assumed."""
 
 
 class CapLeft(Wire):
-    """What remains under one cap after what is recorded."""
+    """What remains under one cap after what is recorded, and in strict mode held."""
 
     scope: CapScope
     id: Id | AgentId
@@ -126,9 +128,10 @@ class CapLeft(Wire):
     limit_nanousd: NanoUsd
     spent_nanousd: SumNanoUsd
     remaining_nanousd: SumNanoUsd
-    """Limit minus spent, not below 0."""
+    """Limit minus spent and held, not below 0."""
     is_partial: bool
     cap_revision: Revision | None = None
+    held_nanousd: SumNanoUsd = 0
 
 
 RefusalCode = Literal[
@@ -139,6 +142,7 @@ RefusalCode = Literal[
     "delegate_version_missing",
     "organization_unknown",
     "missing_context",
+    "rate_limited",
 ]
 
 
@@ -152,6 +156,12 @@ class Refusal(Wire):
     limit_nanousd: NanoUsd | None = None
     spent_nanousd: SumNanoUsd | None = None
     is_partial: bool = False
+    held_nanousd: SumNanoUsd | None = None
+    """What is held for requests under way, beside what is spent; null in recorded mode."""
+    asked_nanousd: NanoUsd | None = None
+    """The most that this request may cost, where it is known."""
+    requests_per_minute: Count | None = None
+    """The agent's limit, where `rate_limited`."""
 
 
 class Authorization(Wire):
@@ -166,6 +176,17 @@ class Authorization(Wire):
     """True when a figure among `remaining` is a floor."""
     on_unreachable: OnUnreachable
     decided_at: Instant
+    hold_id: Id | None = None
+    """Strict mode: what is held for this request; it is the request's own id."""
+    held_nanousd: NanoUsd | None = None
+    output_tokens_max: Count | None = None
+    """The most output that this answer covers: granted where the question named no limit."""
+    unpriced: bool = False
+    """Allowed although nobody knows its price: nothing is held, and what is spent is a floor."""
+    already_settled: bool = False
+    """The request was reported before: it is paid for, and nothing is held."""
+    retry_after_s: Count | None = None
+    """When to ask again, where `rate_limited`."""
 
 
 # --- asked: reading ----------------------------------------------------------------------------
@@ -354,6 +375,10 @@ class CapRow(Wire):
     remaining_nanousd: SumNanoUsd
     is_partial: bool
     cap_revision: Revision
+    held_nanousd: SumNanoUsd = 0
+    """For requests under way, beside what is spent."""
+    overrun_nanousd: SumNanoUsd = 0
+    """By how much it was exceeded (`list_overruns`)."""
 
 
 class CapPage(Wire):

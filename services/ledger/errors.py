@@ -147,3 +147,33 @@ class RunUnknown(NotFound):
     def __init__(self) -> None:
         """Say the same for an unknown id and for another organization's."""
         super().__init__("there is no such run", reason="run_unknown")
+
+
+class HoldUnknown(NotFound):
+    """Nothing is or was held for such a request of this channel."""
+
+    def __init__(self) -> None:
+        """Say the same for an unknown id and for somebody else's."""
+        super().__init__("there is no such hold of this channel", reason="hold_unknown")
+
+
+class HoldSettled(AlreadyExists):
+    """A request that was reported was sent: nothing is left to void."""
+
+    def __init__(self, request_id: str) -> None:
+        """Name the request."""
+        super().__init__(
+            f"request {request_id} was reported: its hold is settled and cannot be voided",
+            reason="hold_settled",
+        )
+
+
+class HoldClosed(AlreadyExists):
+    """The answer that is repeated covers nothing any more."""
+
+    def __init__(self, request_id: str, state: str) -> None:
+        """Name the request and what became of its hold."""
+        super().__init__(
+            f"what was held for request {request_id} is {state}: ask with a new request id",
+            reason="hold_closed",
+        )

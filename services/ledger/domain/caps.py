@@ -38,6 +38,8 @@ class Cap:
     month: str | None
     """Null for a run's own cap, which has no month."""
     cap_revision: int | None
+    held_nanousd: int | None = None
+    """For requests under way; null in recorded mode, where nothing is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +70,31 @@ def usd_text(nanousd: int, decimals_min: int) -> str:
 
 
 def decide(
-    *, asked: Authorize, caps: Sequence[Cap], policy: Policy, price: Price, at: datetime
+    *,
+    asked: Authorize,
+    caps: Sequence[Cap],
+    policy: Policy,
+    price: Price,
+    at: datetime,
+    refusal: Refusal | None = None,
 ) -> Authorization:
     """Decide one question against its caps, given narrowest first.
 
-    Units: nano-USD. Errors: none, a refusal is an answer.
+    `refusal`: one that stands whatever it costs. Units: nano-USD. Errors: none, a refusal is an answer.
     Source: design.md 4, *Ask first*; facts.md 2.2.
     """
-    refusal = _refusal(asked, caps, policy, price)
+    refusal = refusal or _refusal(asked, caps, policy, price)
     return Authorization(
         request_id=asked.request_id,
         allowed=refusal is None,
         refusal=refusal,
-        sentence=_sentence(refusal, caps),
-        remaining=tuple(_left(cap) for cap in caps),
+        sentence=sentence_of(refusal, caps),
+        remaining=tuple(left_under(cap) for cap in caps),
         partial=any(cap.is_partial for cap in caps),
-        on_unreachable=policy.on_unreachable,
+        # Nobody's silence is a yes where money is held (design.md 2, *Questions*).
+        on_unreachable=(
+            OnUnreachable.REFUSE if policy.cap_mode is CapMode.STRICT else policy.on_unreachable
+        ),
         decided_at=at,
     )
 
@@ -110,16 +121,23 @@ def _refusal(asked: Authorize, caps: Sequence[Cap], policy: Policy, price: Price
         return None
     for cap in caps:
         if cap.spent_nanousd >= cap.limit_nanousd or _does_not_fit(asked, cap, price):
-            return Refusal(
-                code="budget_exceeded",
-                scope=cap.scope,
-                id=cap.id,
-                name=cap.name,
-                limit_nanousd=cap.limit_nanousd,
-                spent_nanousd=cap.spent_nanousd,
-                is_partial=cap.is_partial,
-            )
+            return refusal_by(cap, price.cost_nanousd_max if asked.must_fit else None)
     return None
+
+
+def refusal_by(cap: Cap, asked_nanousd: int | None) -> Refusal:
+    """That a cap binds, as data: spent and held apart."""
+    return Refusal(
+        code="budget_exceeded",
+        scope=cap.scope,
+        id=cap.id,
+        name=cap.name,
+        limit_nanousd=cap.limit_nanousd,
+        spent_nanousd=cap.spent_nanousd,
+        is_partial=cap.is_partial,
+        held_nanousd=cap.held_nanousd,
+        asked_nanousd=asked_nanousd,
+    )
 
 
 def _does_not_fit(asked: Authorize, cap: Cap, price: Price) -> bool:
@@ -131,42 +149,71 @@ def _does_not_fit(asked: Authorize, cap: Cap, price: Price) -> bool:
     return cap.spent_nanousd + price.cost_nanousd_max > cap.limit_nanousd
 
 
-def _left(cap: Cap) -> CapLeft:
+def left_under(cap: Cap, newly_held: int = 0) -> CapLeft:
+    """What remains under a cap, once `newly_held` is held as well."""
+    held = (cap.held_nanousd or 0) + newly_held
     return CapLeft(
         scope=cap.scope,
         id=cap.id,
         name=cap.name,
         limit_nanousd=cap.limit_nanousd,
         spent_nanousd=cap.spent_nanousd,
-        remaining_nanousd=max(cap.limit_nanousd - cap.spent_nanousd, 0),
+        remaining_nanousd=max(cap.limit_nanousd - cap.spent_nanousd - held, 0),
         is_partial=cap.is_partial,
         cap_revision=cap.cap_revision,
+        held_nanousd=held,
     )
 
 
-def _sentence(refusal: Refusal | None, caps: Sequence[Cap]) -> str:
+def sentence_of(refusal: Refusal | None, caps: Sequence[Cap]) -> str:
+    """Say a decision to a person: what is true and what to do."""
     if refusal is None:
         return "Allowed."
-    if refusal.code == "unpriced_model":
-        return (
-            f"The catalogue has no price for {refusal.name}, and this organization refuses "
-            "models without one."
-        )
+    if refusal.code != "budget_exceeded":
+        return _OTHER_REFUSALS[refusal.code].format(name=refusal.name, id=refusal.id)
     cap = next(cap for cap in caps if (cap.scope, cap.id) == (refusal.scope, refusal.id))
     floor = "at least " if cap.is_partial else ""
     spent = f"{floor}{usd_text(cap.spent_nanousd, SPENT_DECIMALS_MIN)} USD"
     limit = f"{usd_text(cap.limit_nanousd, LIMIT_DECIMALS_MIN)} USD"
     if cap.spent_nanousd < cap.limit_nanousd:
-        return (
-            f"This request must fit and may cost more than what remains of the {_cap_label(cap)} "
-            f"({spent} of {limit} are spent), or its most is not known: state a smaller maximum."
-        )
+        return _does_not_fit_sentence(cap, refusal.asked_nanousd, spent, limit)
     if cap.month is None:
         return f"The budget of run {cap.id} is exhausted: {spent} of {limit} are spent."
     return (
         f"{_cap_label(cap, capital=True)} exhausted: {spent} of {limit} are spent in {cap.month}. "
         f"Raise it, or wait for {next_month(cap.month)}."
     )
+
+
+def _does_not_fit_sentence(cap: Cap, asked_nanousd: int | None, spent: str, limit: str) -> str:
+    if cap.held_nanousd is None or asked_nanousd is None:
+        return (
+            f"This request must fit and may cost more than what remains of the {_cap_label(cap)} "
+            f"({spent} of {limit} are spent), or its most is not known: state a smaller maximum."
+        )
+    most = f"{usd_text(asked_nanousd, SPENT_DECIMALS_MIN)} USD"
+    held = f"{usd_text(cap.held_nanousd, SPENT_DECIMALS_MIN)} USD"
+    return (
+        f"This request may cost {most}, more than what remains of the {_cap_label(cap)}: {spent} "
+        f"of {limit} are spent and {held} are held for requests under way. State a smaller "
+        "maximum, or ask again when they are reported."
+    )
+
+
+_OTHER_REFUSALS = {
+    "unpriced_model": (
+        "The catalogue has no price for {name}, and this organization refuses models without one."
+    ),
+    "missing_context": (
+        "This organization holds what a request may cost before it is sent, and the question does "
+        "not bound it: state input_tokens_max, or cost_nanousd_max (over HTTP cost_usd_max)."
+    ),
+    "delegate_archived": "Delegate {id} is archived: it takes no more requests.",
+    "delegate_version_missing": (
+        "Delegate {id} is pinned at version {name}, which was never published: publish it, or pin "
+        "another version."
+    ),
+}
 
 
 def _cap_label(cap: Cap, *, capital: bool = False) -> str:

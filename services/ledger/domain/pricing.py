@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from decimal import ROUND_05UP, Context, Decimal, DecimalException
@@ -11,7 +11,9 @@ from typing import Final, Literal
 
 from contracts.channel import IngestionReported, ProviderCost, Tokens, UsageReported
 from contracts.ledger import Authorize
+from contracts.types import BIGINT_MAX, UsageKind
 from services.ledger.domain.caps import Price
+from services.ledger.domain.holds import Estimate
 from services.ledger.domain.prices import (
     AmountOutOfRange,
     Priced,
@@ -97,35 +99,74 @@ def _catalogue_price(book: RateBook, usage: Reported) -> Priced:
 def price_question(book: RateBook, asked: Authorize, *, at: datetime) -> Price:
     """What is known of a request before it is sent.
 
-    The most it can cost is what the asker states, else its largest counts priced as uncached.
+    The most it can cost is what the asker states, else its largest counts at the dearest rates.
     """
-    known = _price_of(book, asked, input_tokens=0, output_tokens=0, at=at)
-    probe = _price_of(book, asked, input_tokens=PROBE_TOKENS, output_tokens=PROBE_TOKENS, at=at)
+    is_priced, is_free = _is_known(book, asked, at)
     most = asked.cost_nanousd_max
     if most is None and asked.input_tokens_max is not None and asked.output_tokens_max is not None:
-        counted = _price_of(
-            book,
-            asked,
-            input_tokens=asked.input_tokens_max,
-            output_tokens=asked.output_tokens_max,
-            at=at,
-        )
-        most = counted.cost_nanousd if counted.priced else None
-    return Price(
-        is_priced=known.reason != "unknown_model",
-        is_free=probe.priced and probe.cost_nanousd == 0,
-        cost_nanousd_max=most,
+        most = _most_of(book, asked, asked.output_tokens_max, at)
+    return Price(is_priced=is_priced, is_free=is_free, cost_nanousd_max=most)
+
+
+def estimate_question(book: RateBook, asked: Authorize, *, at: datetime) -> Estimate:
+    """What may have to be held for a request; by its output where that is not bounded.
+
+    A request whose model charges for no output, or cannot have any (an embedding), is bounded by
+    its input alone.
+    """
+    price = price_question(book, asked, at=at)
+    most = price.cost_nanousd_max
+    by_output = None
+    if most is None and asked.input_tokens_max is not None:
+        if asked.kind is UsageKind.EMBEDDING or _most_of(book, asked, PROBE_TOKENS, at) is None:
+            most = _most_of(book, asked, 0, at)
+        else:
+            by_output = _by_output(book, asked, at)
+    return Estimate(
+        is_priced=price.is_priced,
+        is_free=price.is_free,
+        most_nanousd=most,
+        cost_of=by_output,
     )
 
 
-def _price_of(
-    book: RateBook, asked: Authorize, *, input_tokens: int, output_tokens: int, at: datetime
-) -> Priced:
+def _by_output(book: RateBook, asked: Authorize, at: datetime) -> Callable[[int], int]:
+    def cost_of(output_tokens: int) -> int:
+        cost = _most_of(book, asked, output_tokens, at)
+        return BIGINT_MAX if cost is None else cost
+
+    return cost_of
+
+
+def _is_known(book: RateBook, asked: Authorize, at: datetime) -> tuple[bool, bool]:
+    known = _price_of(book, asked, TokenCounts(), at)
+    probe = _price_of(book, asked, TokenCounts(input=PROBE_TOKENS, output=PROBE_TOKENS), at)
+    return known.reason != "unknown_model", probe.priced and probe.cost_nanousd == 0
+
+
+def _most_of(book: RateBook, asked: Authorize, output: int, at: datetime) -> int | None:
+    """The dearest way to pay for the largest input: uncached, or written to a cache.
+
+    Writing costs more than reading anew; an asker who says which cache is used pays for that one.
+    """
+    tokens = asked.input_tokens_max or 0
+    plain = TokenCounts(input=tokens, output=output)
+    ways = {
+        "none": plain,
+        "5m": replace(plain, cache_write_5m=tokens),
+        "1h": replace(plain, cache_write_1h=tokens),
+    }
+    wanted = ("none", "5m", "1h") if asked.cache_write is None else ("none", asked.cache_write)
+    costs = [_price_of(book, asked, ways[way], at) for way in wanted]
+    return max((cost.cost_nanousd for cost in costs if cost.priced), default=None)
+
+
+def _price_of(book: RateBook, asked: Authorize, tokens: TokenCounts, at: datetime) -> Priced:
     return price_request(
         book=book,
         provider=asked.provider,
         model=asked.model,
-        tokens=TokenCounts(input=input_tokens, output=output_tokens),
+        tokens=tokens,
         tool_counts={},
         service_tier=asked.price_context.service_tier,
         processing=asked.price_context.processing,

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from contracts.caps import CapStopped, CapWarned
-from contracts.ledger import Authorization, CapScope
+from contracts.ledger import Authorization, CapLeft, CapScope
 from services.ledger.domain.books import MonthAmount, MonthKey
 
 WARNED_PERCENT = 80
@@ -47,6 +47,8 @@ class Notice:
     is_partial: bool
     run_id: str | None = None
     """The run that was stopped."""
+    held_nanousd: int = 0
+    """For requests under way, when it is said."""
 
     @property
     def key(self) -> NoticeKey:
@@ -72,7 +74,7 @@ class Notice:
             "month": self.month,
             "limit_nanousd": cap.limit_nanousd,
             "spent_nanousd": self.spent_nanousd,
-            "held_nanousd": 0,
+            "held_nanousd": self.held_nanousd,
             "partial": self.is_partial,
             "cap_revision": cap.cap_revision,
             "threshold_percent": self.threshold_percent,
@@ -111,11 +113,19 @@ def warnings_of(
     return found
 
 
+def _is_used_up(cap: CapLeft, *, is_strict: bool) -> bool:
+    """In strict mode a cap stops what does not fit any more before the last cent is spent."""
+    if cap.spent_nanousd >= cap.limit_nanousd:
+        return True
+    used = cap.spent_nanousd + cap.held_nanousd
+    return is_strict and is_near(limit_nanousd=cap.limit_nanousd, spent_nanousd=used)
+
+
 def stop_of(org: str, answer: Authorization, month: str, run_id: str | None) -> Notice | None:
     """That a decision stopped a run by a month's cap; None where it did not.
 
     A request that must fit and does not is refused as well, while the cap still lets others pass:
-    that is no stop of the cap.
+    that is no stop of the cap. In strict mode it is one once the cap is near its end (ADR 0032).
     """
     refusal = answer.refusal
     if refusal is None or refusal.code != "budget_exceeded":
@@ -124,7 +134,7 @@ def stop_of(org: str, answer: Authorization, month: str, run_id: str | None) -> 
         if (
             (cap.scope, cap.id) == (refusal.scope, refusal.id)
             and cap.cap_revision is not None
-            and cap.spent_nanousd >= cap.limit_nanousd
+            and _is_used_up(cap, is_strict=refusal.held_nanousd is not None)
         ):
             by = SetCap(cap.scope, cap.id, cap.name, None, cap.limit_nanousd, cap.cap_revision)
             return Notice(

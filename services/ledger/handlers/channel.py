@@ -38,6 +38,7 @@ from services.ledger.handlers.admitting import admit
 from services.ledger.handlers.holding import hold_claimed_runs, hold_runs, recount
 from services.ledger.handlers.ingestion import on_ingestion_reported
 from services.ledger.handlers.saying import say_changed_runs
+from services.ledger.handlers.settling import note_overruns, settle
 from services.ledger.handlers.work import Work, circumstances_of, load_work, stored_at
 from services.ledger.store import admissions, entries, runs, transitions
 from services.ledger.store.notices import warn_of_caps
@@ -104,6 +105,8 @@ class ChannelReports:
         is_own = admitted is not None and admitted.is_of(
             item.address.channel_id or "", usage.run_id
         )
+        if is_own:
+            work.own.add((item.event.org, usage.request_id))
         known = circumstances_of(work, item, admitted.decided_at if admitted and is_own else None)
         return make_report(usage, price_usage(self._book, usage, self._rates), known)
 
@@ -205,6 +208,7 @@ async def _save(
     connection: Connection, work: Work, drafts: Sequence[tuple[tuple[str, str], Draft]]
 ) -> None:
     books = work.books
+    settled = await settle(connection, work, drafts)
     reasons = books.settle()
     await runs.save_runs(connection, [(key[0], run) for key, run in books.changed()])
     await transitions.keep(connection, work.transitions, work.batch.now)
@@ -215,3 +219,4 @@ async def _save(
     spent = await entries.add_to_months(connection, books.months)
     await say_changed_runs(connection, books, reasons, work.said_by, now=work.batch.now)
     await warn_of_caps(connection, spent, work.months_now(spent), now=work.batch.now)
+    await note_overruns(connection, work, drafts, settled)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.ledger.domain.departments import changed_spans
 from services.ledger.domain.months import month_of
+from services.ledger.handlers.overrunning import note_caps_set, strict_months
 from services.ledger.store import caps, departments, directory, people
 from services.ledger.store.notices import warn_of_caps
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         MemberRemoved,
         OrganizationChanged,
     )
+    from services.ledger.store.directory import Organization
     from services.ledger.store.notices import CapKey
     from services.ledger.store.people import EntityKey
     from shared.consume import Batch
@@ -55,6 +57,8 @@ async def project(
     )
     touched = {key for name in DEPARTMENTS & newest.keys() for key in newest[name]}
     members = await departments.load_members(connection, touched)
+    orgs = {org for org, _ in newest.get("organization_changed", ())}
+    before = await directory.load_organizations(connection, orgs) if orgs else {}
     for name, states in newest.items():
         # In one order, so that two batches at once wait for one another and never deadlock.
         await HEARS[name](connection, dict(sorted(states.items())))
@@ -66,16 +70,26 @@ async def project(
         for org, entity_id in newest.get(name, ())
     }
     if changed:
-        await _warn_of(connection, changed, now)
+        await _warn_of(connection, changed, before, now)
 
 
-async def _warn_of(connection: Connection, changed: set[CapKey], now: datetime) -> None:
-    """A cap that was lowered may be near at once."""
+async def _warn_of(
+    connection: Connection,
+    changed: set[CapKey],
+    before: Mapping[str, Organization],
+    now: datetime,
+) -> None:
+    """A cap that was lowered may be near at once, or exceeded."""
     known = await directory.load_organizations(connection, {org for org, _, _ in changed})
     months = {org: month_of(now, each.zones) for org, each in known.items()}
     keys = {(*key, months[key[0]]) for key in changed if key[0] in months}
     spent = await caps.load_months(connection, keys)
     await warn_of_caps(connection, spent, months, now=now)
+    strict = strict_months(known, now)
+    switched = strict.keys() - strict_months(before, now).keys()
+    by_org = {org: {cap for cap in changed if cap[0] == org} for org in strict}
+    switched &= {org for org, scope, _ in changed if scope == "organization"}
+    await note_caps_set(connection, by_org, switched, strict, now=now)
 
 
 async def on_organization_changed(

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from services.ledger.domain.books import Books
 from services.ledger.domain.months import month_of
+from services.ledger.domain.overruns import Moved
 from services.ledger.handlers.holding import count_again
+from services.ledger.handlers.overrunning import note_moved, strict_months
 from services.ledger.store import departments, directory, entries, runs
 from services.ledger.store.notices import warn_of_caps
 from shared.db import is_transient
@@ -83,3 +85,5 @@ class Recounter:
         months = {org: month_of(now, known[org].zones)} if org in known else {}
         if months:
             await warn_of_caps(connection, spent, months, now=now)
+            moved = Moved(books, strict_months(known, now), cause="reattributed")
+            await note_moved(connection, moved, now=now)

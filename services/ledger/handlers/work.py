@@ -48,6 +48,9 @@ class Work:
     transitions: list[tuple[str, Transition]] = field(default_factory=list)
     """Parks and resumes to keep as facts, with their organizations."""
 
+    own: set[tuple[str, str]] = field(default_factory=set)
+    """Requests that were reported by who was allowed to send them: their holds are settled."""
+
     def zones(self, org: str) -> Any:
         """An organization's dated time zones."""
         return self.organizations[org].zones

@@ -20,12 +20,14 @@ from contracts.types import EntryKind
 from services.ledger.domain.books import Books, MonthAmount, MonthKey, keys_of
 from services.ledger.domain.correcting import Corrected, correct
 from services.ledger.domain.months import month_of
+from services.ledger.domain.overruns import Moved
 from services.ledger.errors import (
     ActorMissing,
     CorrectionIdUsed,
     EntryIsCorrection,
     EntryUnknown,
 )
+from services.ledger.handlers.overrunning import note_moved, strict_months
 from services.ledger.store import corrections, directory, entries, runs
 from services.ledger.store.corrections import Correction
 from services.ledger.store.departments import share_directories
@@ -80,9 +82,8 @@ class Corrector:
                 return _repeat(asked, known)
             standing = await corrections.load_correctable(connection, entry)
             now = self._clock.now()
-            zones = (await directory.load_organizations(connection, [question.org]))[
-                question.org
-            ].zones
+            known_orgs = await directory.load_organizations(connection, [question.org])
+            zones = known_orgs[question.org].zones
             corrected = correct(standing, asked.cost_nanousd, claims, month_of(now, zones))
             made = Correction(
                 org=question.org,
@@ -104,6 +105,8 @@ class Corrector:
             spent = await _enter(connection, books, made, corrected)
             months = {question.org: month_of(now, zones)}
             await warn_of_caps(connection, spent, months, now=now)
+            moved = Moved(books, strict_months(known_orgs, now), cause="corrected")
+            await note_moved(connection, moved, now=now)
             await audit.record(connection, _audited(made), room=ROOM)
             return _answer(made)
 

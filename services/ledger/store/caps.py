@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.ledger.domain.amounts import NOTHING
 from services.ledger.domain.books import MonthAmount, MonthKey, RunKey
+from services.ledger.domain.holds import RUN_MONTH, CapKey
 from services.ledger.store.runs import load_shown_amounts
 
 if TYPE_CHECKING:
@@ -41,6 +44,49 @@ async def load_run_amounts(
 ) -> dict[RunKey, Amount]:
     """What runs have spent, their trees included."""
     return await load_shown_amounts(connection, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What is spent under a cap, as the cap counts."""
+
+    nanousd: int
+    is_partial: bool
+
+
+async def load_spent(connection: Connection, keys: Collection[CapKey]) -> dict[CapKey, Spent]:
+    """What is spent under caps, months' and runs' own, every one of them."""
+    months = await load_months(connection, [key for key in keys if key[3] != RUN_MONTH])
+    runs = {(key[0], key[2]) for key in keys if key[3] == RUN_MONTH}
+    amounts = await load_run_amounts(connection, runs) if runs else {}
+    spent = {}
+    for key in keys:
+        if key[3] == RUN_MONTH:
+            amount = amounts.get((key[0], key[2]), NOTHING)
+            spent[key] = Spent(amount.cost_nanousd, amount.is_partial)
+        else:
+            month = months.get(key, MonthAmount())
+            counted = month.cost_nanousd + month.late_nanousd
+            spent[key] = Spent(counted, month.unpriced_count > 0)
+    return spent
+
+
+async def list_set(connection: Connection, org: str) -> set[tuple[str, str, str]]:
+    """Every cap of an organization that has a month: organization, scope, id."""
+    rows = await connection.fetch(f"SELECT scope, id FROM ({_NARROWER}) AS caps", org)
+    return {(org, "organization", org)} | {(org, row["scope"], row["id"]) for row in rows}
+
+
+async def list_run_caps(connection: Connection, org: str) -> dict[RunKey, int]:
+    """Runs under way that have a cap of their own, with their limits."""
+    rows = await connection.fetch(
+        """
+        SELECT run_id, budget_nanousd FROM run
+        WHERE org = $1 AND budget_nanousd IS NOT NULL AND ended_at IS NULL
+        """,
+        org,
+    )
+    return {(org, row["run_id"]): row["budget_nanousd"] for row in rows}
 
 
 _NARROWER = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,12 @@ class Agent:
     name: str | None
     monthly_nanousd: int | None
     cap_revision: int | None
+    version: int | None = None
+    """The newest that was published."""
+    is_archived: bool = False
+    requests_per_minute: int | None = None
+    pins: Mapping[str, int] = field(default_factory=dict)
+    """Delegates of its published spec, each with its version."""
 
 
 async def save_organizations(
@@ -101,13 +107,17 @@ async def save_agents(connection: Connection, changes: Mapping[EntityKey, AgentP
     await connection.execute(
         """
         INSERT INTO agent (org, agent_id, version, name, monthly_nanousd, cap_revision,
-            published_revision)
-        SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[],
-            $6::bigint[], $7::bigint[])
+            published_revision, requests_per_minute, delegates)
+        SELECT t.org, t.agent_id, t.version, t.name, t.monthly, t.cap_revision, t.revision,
+            t.rate, t.delegates::jsonb
+        FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[],
+            $6::bigint[], $7::bigint[], $8::integer[], $9::text[]) AS t (org, agent_id, version,
+            name, monthly, cap_revision, revision, rate, delegates)
         ON CONFLICT (org, agent_id) DO UPDATE SET version = excluded.version,
             name = excluded.name, monthly_nanousd = excluded.monthly_nanousd,
             cap_revision = excluded.cap_revision,
-            published_revision = excluded.published_revision
+            published_revision = excluded.published_revision,
+            requests_per_minute = excluded.requests_per_minute, delegates = excluded.delegates
         WHERE agent.published_revision < excluded.published_revision
         """,
         [org for org, _ in changes],
@@ -117,6 +127,9 @@ async def save_agents(connection: Connection, changes: Mapping[EntityKey, AgentP
         [state.budget.monthly_nanousd for state in states],
         [state.cap_revision for state in states],
         [state.entity_revision for state in states],
+        [state.budget.requests_per_minute for state in states],
+        # As text: a list inside an array would be taken for a further dimension.
+        [json.dumps([pin.model_dump() for pin in state.delegates]) for state in states],
     )
 
 
@@ -243,7 +256,10 @@ async def load_agents(
     """The published ones among these (organization, agent) pairs."""
     rows = await connection.fetch(
         """
-        SELECT a.org, a.agent_id, a.name, a.monthly_nanousd, a.cap_revision FROM agent a
+        SELECT a.org, a.agent_id, a.name, a.monthly_nanousd, a.cap_revision, a.version,
+            a.archived_revision > a.published_revision AS is_archived, a.requests_per_minute,
+            a.delegates
+        FROM agent a
         JOIN unnest($1::text[], $2::text[]) AS t (org, agent_id) USING (org, agent_id)
         """,
         [org for org, _ in keys],
@@ -251,7 +267,14 @@ async def load_agents(
     )
     return {
         (row["org"], row["agent_id"]): Agent(
-            row["agent_id"], row["name"], row["monthly_nanousd"], row["cap_revision"]
+            row["agent_id"],
+            row["name"],
+            row["monthly_nanousd"],
+            row["cap_revision"],
+            row["version"],
+            row["is_archived"],
+            row["requests_per_minute"],
+            {pin["agent_id"]: pin["version"] for pin in row["delegates"]},
         )
         for row in rows
     }

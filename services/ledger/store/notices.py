@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from contracts.catalog import event_of
 from services.ledger.domain.warnings import Notice, NoticeKey, SetCap, warnings_of
+from services.ledger.store.holds import load_states
 from shared import outbox
 
 if TYPE_CHECKING:
@@ -75,6 +77,14 @@ async def warn_of_caps(
 async def say_notices(connection: Connection, notices: Collection[Notice], *, at: datetime) -> None:
     """Say what nobody has said before; the fact and its event are written together."""
     new = await _save_notices(connection, notices, at=at)
+    if new:
+        keys = {notice.key: (*notice.key[:3], notice.month) for notice in new}
+        held = await load_states(connection, keys.values())
+        new = [
+            replace(notice, held_nanousd=max(held[key].held_nanousd, 0)) if key in held else notice
+            for notice in new
+            for key in [keys[notice.key]]
+        ]
     await outbox.save(connection, [_message(notice, at) for notice in new])
 
 

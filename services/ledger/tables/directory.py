@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ARRAY,
@@ -58,6 +59,11 @@ class Agent(LedgerTable, table=True):
     cap_revision: int | None = bigint(nullable=True)
     published_revision: int = bigint()
     archived_revision: int = bigint()
+    requests_per_minute: int | None = Field(sa_type=Integer, nullable=True)
+    delegates: list[dict[str, Any]] = Field(
+        sa_type=JSONB, nullable=False, sa_column_kwargs={"server_default": "[]"}
+    )
+    """Those that its published spec pins, with their versions."""
 
 
 class Channel(LedgerTable, table=True):

@@ -1,0 +1,277 @@
+"""The part of `authorize` that locks: strict caps and rate limits, for a group of questions.
+
+Recorded mode without rate limits never comes here. Order of what is locked: directories (shared,
+before anything else), runs, rates, caps; the decisions' own rows and the holds follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from contracts.ledger import Authorization, Authorize, Refusal
+from contracts.types import CapMode
+from services.ledger.domain.caps import Cap, Policy, left_under
+from services.ledger.domain.holds import Decided, decide_strict, expires_at, key_of
+from services.ledger.domain.pricing import estimate_question
+from services.ledger.errors import HoldClosed
+from services.ledger.store import caps, holds, rates
+from services.ledger.store.departments import share_directories
+from services.ledger.store.holds import Hold, RequestKey
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from contracts.errors import Fault
+    from services.ledger.domain.holds import CapKey
+    from services.ledger.domain.rate_cards import RateBook
+    from services.ledger.domain.rates import Rate
+    from services.ledger.store.caps import Spent
+    from services.ledger.store.directory import Organization
+    from services.ledger.store.holds import CapState
+    from services.ledger.store.rates import AgentKey
+    from shared.db import Connection
+
+
+class DirectoryUnshared(Exception):
+    """An organization turned out to be strict after its directory could have been shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """The agent whose requests are counted."""
+
+    agent_id: str
+    name: str
+    requests_per_minute: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A question that cannot be decided by what is recorded alone."""
+
+    org: str
+    channel_id: str | None
+    asked: Authorize
+    policy: Policy
+    caps: Sequence[Cap]
+    month: str
+    recorded: Authorization
+    """What the recorded mode would answer: the answer, where only the rate is limited."""
+    limited: Limited | None
+
+    @property
+    def key(self) -> RequestKey:
+        """What names the question."""
+        return (self.org, self.asked.request_id)
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether money is held for it."""
+        return self.policy.cap_mode is CapMode.STRICT
+
+    @property
+    def cap_keys(self) -> tuple[CapKey, ...]:
+        """The rows that it is decided under."""
+        return tuple(key_of(self.org, cap) for cap in self.caps) if self.is_strict else ()
+
+    @property
+    def agent_key(self) -> AgentKey | None:
+        """Whose rate it counts in."""
+        return None if self.limited is None else (self.org, self.limited.agent_id)
+
+
+@dataclass(slots=True)
+class Plan:
+    """Answers of a group, and what is to be written for those that are kept."""
+
+    answers: dict[RequestKey, Authorization] = field(default_factory=dict)
+    holds: dict[RequestKey, Hold] = field(default_factory=dict)
+    rates: dict[AgentKey, Rate] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Group:
+    """What a group is decided on, as it becomes decision by decision."""
+
+    states: dict[CapKey, CapState]
+    spent: dict[CapKey, Spent]
+    rates: dict[AgentKey, Rate]
+    seen: dict[RequestKey, holds.Seen]
+    held: dict[CapKey, int] = field(default_factory=dict)
+
+    def as_now(self, org: str, cap: Cap) -> Cap:
+        """A cap with what is spent and held under it now."""
+        key = key_of(org, cap)
+        spent = self.spent[key]
+        return replace(
+            cap,
+            spent_nanousd=spent.nanousd,
+            is_partial=spent.is_partial,
+            held_nanousd=self.states[key].held_nanousd + self.held.get(key, 0),
+        )
+
+
+class Holding:
+    """Decides and holds. It remembers which organizations were strict, to share in time."""
+
+    def __init__(self, book: RateBook) -> None:
+        """Estimate with this book."""
+        self._book = book
+        self._strict: set[str] = set()
+
+    async def share(self, connection: Connection, orgs: Collection[str]) -> None:
+        """Let caps and modes of strict organizations stand still; before anything is locked."""
+        await share_directories(connection, self._strict.intersection(orgs))
+
+    def require_shared(self, organizations: Mapping[str, Organization]) -> None:
+        """Remember who is strict.
+
+        Raises:
+            DirectoryUnshared: one was not known to be: begin again, now it is.
+        """
+        strict = {
+            org for org, each in organizations.items() if each.policy.cap_mode is CapMode.STRICT
+        }
+        unshared = strict - self._strict
+        self._strict = (self._strict - organizations.keys()) | strict
+        if unshared:
+            raise DirectoryUnshared
+
+    async def repeat(
+        self, connection: Connection, found: Mapping[RequestKey, Authorization]
+    ) -> dict[RequestKey, Authorization | Fault]:
+        """Answers that were given before, as they hold now: a closed hold covers nothing."""
+        held = [key for key, answer in found.items() if answer.hold_id is not None]
+        if not held:
+            return dict(found)
+        states = await holds.load_states_of(connection, held)
+        answers: dict[RequestKey, Authorization | Fault] = dict(found)
+        for key in held:
+            match states.get(key):
+                case "settled":
+                    answers[key] = found[key].model_copy(update={"already_settled": True})
+                case "expired" | "voided" as state:
+                    answers[key] = HoldClosed(key[1], state)
+        return answers
+
+    async def plan(self, connection: Connection, pending: Sequence[Pending], now: datetime) -> Plan:
+        """Decide a group in order of arrival; what is decided under stays locked."""
+        plan = Plan()
+        if not pending:
+            return plan
+        agents = {key for one in pending if (key := one.agent_key) is not None}
+        keys = {key for one in pending for key in one.cap_keys}
+        locked_rates = await rates.lock(connection, agents)
+        group = _Group(
+            # In this order: what is read as spent is never older than what is held.
+            states=await holds.lock_states(connection, keys),
+            spent=await caps.load_spent(connection, keys),
+            rates=locked_rates,
+            seen=await holds.load_seen(connection, [one.key for one in pending]),
+        )
+        for one in pending:
+            seen = group.seen.get(one.key)
+            # Another process decided it meanwhile: its answer stands, and nothing is held twice.
+            if seen is None or not seen.is_decided:
+                self._decide(plan, group, one, now)
+        return plan
+
+    def _decide(self, plan: Plan, group: _Group, one: Pending, now: datetime) -> None:
+        decided = self._decided(group, one, now)
+        second = int(now.timestamp())
+        if decided.answer.allowed and one.limited is not None and one.agent_key is not None:
+            rate = group.rates[one.agent_key]
+            wait_s = rate.wait_s(second, one.limited.requests_per_minute)
+            if wait_s:
+                plan.answers[one.key] = _too_often(decided.answer, one.limited, wait_s)
+                return
+            plan.rates[one.agent_key] = group.rates[one.agent_key] = rate.allow(second)
+        plan.answers[one.key] = decided.answer
+        if decided.amount_nanousd:
+            for key in one.cap_keys:
+                group.held[key] = group.held.get(key, 0) + decided.amount_nanousd
+            plan.holds[one.key] = _hold(one, decided, now)
+
+    def _decided(self, group: _Group, one: Pending, now: datetime) -> Decided:
+        seen = group.seen.get(one.key)
+        if not one.is_strict:
+            return Decided(one.recorded)
+        decided = decide_strict(
+            asked=one.asked,
+            caps=[group.as_now(one.org, cap) for cap in one.caps],
+            policy=one.policy,
+            estimate=estimate_question(self._book, one.asked, at=now),
+            at=now,
+        )
+        if seen is not None and seen.is_reported:
+            # Paid for already: it is in what is spent.
+            paid = one.recorded.model_copy(
+                update={
+                    "allowed": True,
+                    "refusal": None,
+                    "sentence": "Allowed: it was reported before.",
+                    "already_settled": True,
+                    "remaining": tuple(left_under(group.as_now(one.org, cap)) for cap in one.caps),
+                    "on_unreachable": decided.answer.on_unreachable,
+                }
+            )
+            return Decided(paid)
+        return decided
+
+    async def place(self, connection: Connection, plan: Plan, lost: Collection[RequestKey]) -> None:
+        """Write the holds of decisions that are kept, and what agents were allowed."""
+        kept = [hold for key, hold in plan.holds.items() if key not in lost]
+        if kept:
+            held: dict[CapKey, int] = {}
+            for hold in kept:
+                for key in hold.caps:
+                    held[key] = held.get(key, 0) + hold.amount_nanousd
+            await holds.add_to_states(connection, held, {})
+            await holds.save_holds(connection, kept)
+        if plan.rates:
+            await rates.save(connection, plan.rates)
+
+
+def _hold(one: Pending, decided: Decided, now: datetime) -> Hold:
+    asked = one.asked
+    granted = decided.answer.output_tokens_max if asked.output_tokens_max is None else None
+    return Hold(
+        org=one.org,
+        request_id=asked.request_id,
+        run_id=asked.run_id,
+        channel_id=one.channel_id,
+        model=asked.model,
+        amount_nanousd=decided.amount_nanousd,
+        output_tokens_max=granted,
+        caps=one.cap_keys,
+        month=one.month,
+        held_at=now,
+        expires_at=expires_at(now, asked.request_timeout_s),
+    )
+
+
+def _too_often(answer: Authorization, limited: Limited, wait_s: int) -> Authorization:
+    """Refused for now. It is no decision to keep: the same question may be asked again."""
+    limit = limited.requests_per_minute
+    return Authorization(
+        request_id=answer.request_id,
+        allowed=False,
+        refusal=Refusal(
+            code="rate_limited",
+            scope="agent",
+            id=limited.agent_id,
+            name=limited.name,
+            requests_per_minute=limit,
+        ),
+        sentence=(
+            f"Agent {limited.name} may send {limit} requests a minute and has: ask again in "
+            f"{wait_s} s."
+        ),
+        remaining=answer.remaining,
+        partial=answer.partial,
+        on_unreachable=answer.on_unreachable,
+        decided_at=answer.decided_at,
+        retry_after_s=wait_s,
+    )
