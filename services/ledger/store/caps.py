@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from services.ledger.domain.books import MonthAmount, MonthKey, RunKey
-from services.ledger.store.runs import load_shown_amounts
+from services.ledger.domain.books import MonthAmount, MonthKey
 
 if TYPE_CHECKING:
     from contracts.ledger import CapScope
-    from services.ledger.domain.amounts import Amount
     from shared.db import Connection
 
 
@@ -34,13 +32,6 @@ async def load_months(
         )
         for row in rows
     }
-
-
-async def load_run_amounts(
-    connection: Connection, keys: Collection[RunKey]
-) -> dict[RunKey, Amount]:
-    """What runs have spent, their trees included."""
-    return await load_shown_amounts(connection, keys)
 
 
 _NARROWER = """

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contracts.directory import (
     AgentArchived,
@@ -42,16 +42,6 @@ class Channel:
 
     rights: frozenset[ChannelRight]
     revoked_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """An agent's name and cap; an agent that nobody published has neither."""
-
-    agent_id: str
-    name: str | None
-    monthly_nanousd: int | None
-    cap_revision: int | None
 
 
 async def save_organizations(
@@ -194,24 +184,24 @@ async def load_organizations(
         """,
         list(orgs),
     )
-    return {
-        row["org"]: Organization(
-            org=row["org"],
-            name=row["name"],
-            monthly_budget_nanousd=row["monthly_budget_nanousd"],
-            cap_revision=row["cap_revision"],
-            policy=Policy(
-                CapMode(row["cap_mode"]),
-                UnpricedPolicy(row["unpriced_policy"]),
-                OnUnreachable(row["on_unreachable"]),
-            ),
-            billing_timezone=row["billing_timezone"],
-            zones=tuple(
-                Zone(zone["from_month"], zone["timezone"]) for zone in row["billing_zones"]
-            ),
-        )
-        for row in rows
-    }
+    return {row["org"]: organization_of(row) for row in rows}
+
+
+def organization_of(row: Any) -> Organization:
+    """Read an organization out of a row's columns."""
+    return Organization(
+        org=row["org"],
+        name=row["name"],
+        monthly_budget_nanousd=row["monthly_budget_nanousd"],
+        cap_revision=row["cap_revision"],
+        policy=Policy(
+            CapMode(row["cap_mode"]),
+            UnpricedPolicy(row["unpriced_policy"]),
+            OnUnreachable(row["on_unreachable"]),
+        ),
+        billing_timezone=row["billing_timezone"],
+        zones=tuple(Zone(zone["from_month"], zone["timezone"]) for zone in row["billing_zones"]),
+    )
 
 
 async def load_channels(
@@ -232,26 +222,6 @@ async def load_channels(
             # A newer directory may name rights that this code does not know yet.
             frozenset(ChannelRight(right) for right in row["rights"] if right in known),
             row["changed_at"] if row["revoked"] else None,
-        )
-        for row in rows
-    }
-
-
-async def load_agents(
-    connection: Connection, keys: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], Agent]:
-    """The published ones among these (organization, agent) pairs."""
-    rows = await connection.fetch(
-        """
-        SELECT a.org, a.agent_id, a.name, a.monthly_nanousd, a.cap_revision FROM agent a
-        JOIN unnest($1::text[], $2::text[]) AS t (org, agent_id) USING (org, agent_id)
-        """,
-        [org for org, _ in keys],
-        [agent_id for _, agent_id in keys],
-    )
-    return {
-        (row["org"], row["agent_id"]): Agent(
-            row["agent_id"], row["name"], row["monthly_nanousd"], row["cap_revision"]
         )
         for row in rows
     }
