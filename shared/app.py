@@ -48,6 +48,8 @@ class Process:
     """What its subscribers pull from."""
     loops: Sequence[Loop] = ()
     """Run for ever beside the subscribers; cancelled at the end."""
+    databases: list[Database] = field(default_factory=list)
+    """Further pools; closed at the end with the others."""
     checks: dict[str, Check] = field(default_factory=dict)
     drains: Sequence[Callable[[], Awaitable[None]]] = ()
     """End what is under way, before the connections close."""
@@ -156,5 +158,6 @@ async def _stop(
     for task in loops:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await process.database.close()
+    for database in (process.database, *process.databases):
+        await database.close()
     logger().info("stopped")

@@ -10,7 +10,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 import orjson
@@ -25,6 +26,17 @@ POOL_CONNECTIONS_MAX = 8
 STATEMENT_S_MAX = 30
 LOCK_S_MAX = 10
 CONNECT_S_MAX = 5
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+BY_KEY_ONLY: Final = MappingProxyType(
+    {
+        "plan_cache_mode": "force_generic_plan",
+        "enable_seqscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+    }
+)
+"""For statements that find rows by their keys: planned once per connection, which takes longer than
+running them. Never a scan of a table, so that a plan made while it was empty stays right."""
 
 _TRANSIENT = (
     asyncpg.PostgresConnectionError,
@@ -117,10 +129,15 @@ class Database:
         *,
         schema: str,
         connections_max: int = POOL_CONNECTIONS_MAX,
+        settings: Mapping[str, str] = NO_SETTINGS,
     ) -> None:
-        """Remember where to connect; `schema` becomes the search path."""
+        """Remember where to connect; `schema` becomes the search path.
+
+        `settings`: the server's, beside those that every room has.
+        """
         self._dsn = dsn
         self._schema = schema
+        self._settings = settings
         self._connections_max = connections_max
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._opening = asyncio.Lock()
@@ -140,9 +157,16 @@ class Database:
                         min_size=1,
                         max_size=self._connections_max,
                         init=_prepare,
-                        **_options(self._dsn, self._schema, {}),
+                        **_options(self._dsn, self._schema, self._settings),
                     )
         return self._pool
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """One connection, outside any transaction: each statement is one of its own."""
+        pool = await self.pool()
+        async with pool.acquire(timeout=CONNECT_S_MAX) as connection:
+            yield connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

@@ -169,7 +169,7 @@ class LedgerRoom:
         self, asked: Authorize, *, org: str = "acme", channel_id: str = "c1"
     ) -> Authorization:
         """Ask in a group of one."""
-        from services.ledger.requests.authorize import Asked as Question_
+        from services.ledger.requests.facts import Asked as Question_
 
         (answer,) = await self.authorizer._decide([Question_(org, channel_id, asked)])
         if isinstance(answer, Exception):

@@ -24,7 +24,7 @@ from shared.bus import Bus
 from shared.clock import Clock, room_clock
 from shared.command import RoomCommands
 from shared.consume import Consumer
-from shared.db import Database
+from shared.db import BY_KEY_ONLY, Database
 from shared.inbox import prune_forever
 from shared.outbox import Relay
 from shared.pull import Puller, retry_forever
@@ -72,7 +72,11 @@ def make_process(part: str) -> Process:
         loops.append(TotalsSayer(database=database, clock=clock).run)
         loops.append(_reaping(settings, database, bus, clock))
     if part in ("all", "answer"):
-        authorizer = Authorizer(database=database, book=RateBook.pinned(), clock=clock)
+        deciding = Database(
+            settings.postgres_url, schema=ROOM, connections_max=2, settings=BY_KEY_ONLY
+        )
+        process.databases.append(deciding)
+        authorizer = Authorizer(database=deciding, book=RateBook.pinned(), clock=clock)
         reader = Reader(database=database, clock=clock)
         corrector = Corrector(database=database, clock=clock)
         ingestion = IngestionReader(database=database)

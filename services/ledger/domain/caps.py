@@ -80,7 +80,8 @@ def decide(
 ) -> Authorization:
     """Decide one question against its caps, given narrowest first.
 
-    `refusal`: one that stands whatever it costs. Units: nano-USD. Errors: none, a refusal is an answer.
+    `refusal`: one that stands whatever it costs. Units: nano-USD. Errors: none, a refusal is an
+    answer.
     Source: design.md 4, *Ask first*; facts.md 2.2.
     """
     refusal = refusal or _refusal(asked, caps, policy, price)

@@ -20,18 +20,16 @@ class Published(NamedTuple):
 
 
 def refuse_delegate(
-    agent_id: str | None, delegate: Published | None, root: Published | None
+    agent_id: str, delegate: Published | None, root: Published | None
 ) -> Refusal | None:
     """Refuse a delegate that is archived, or pinned at a version that was never published.
 
-    `root` is the agent that started the tree: its own requests are no delegate's. What it does not
-    pin, an inline specialist for one, is nobody's business here.
+    `root` is the agent that started the tree. What it does not pin, an inline specialist for one,
+    is nobody's business here.
     """
-    if agent_id is None or root is None or agent_id == root.agent_id:
-        return None
     if delegate is not None and delegate.is_archived:
         return Refusal(code="delegate_archived", scope="agent", id=agent_id, name=delegate.name)
-    pinned = root.pins.get(agent_id)
+    pinned = root.pins.get(agent_id) if root is not None else None
     if pinned is not None and (delegate is None or (delegate.version or 0) < pinned):
         return Refusal(
             code="delegate_version_missing", scope="agent", id=agent_id, name=str(pinned)

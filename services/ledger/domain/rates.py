@@ -15,7 +15,7 @@ WINDOW_S: Final = 61
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What was allowed lately: `counts[0]` in `second`, `counts[1]` in the one before it, …"""
+    """What was allowed lately: `counts[0]` in `second`, `counts[1]` before it, and so on."""
 
     second: int = 0
     counts: tuple[int, ...] = ()

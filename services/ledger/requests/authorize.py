@@ -6,66 +6,37 @@ Recorded mode reads what is entered and locks nothing: a cap is a ceiling on rec
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from contracts.errors import AlreadyExists, Fault, Rejected
-from contracts.ledger import Authorization, Authorize
-from services.ledger.domain.books import MonthAmount, MonthKey, RunKey
-from services.ledger.domain.caps import Cap, decide, refuse_unknown_organization
-from services.ledger.domain.months import month_of
+from contracts.ledger import Authorization
+from services.ledger.domain.caps import decide, refuse_unknown_organization
 from services.ledger.domain.pricing import price_question
 from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
-from services.ledger.requests.starters import load_bound, starter_of
+from services.ledger.requests.facts import Asked, Facts, caps_over, load_facts, named_by
+from services.ledger.requests.holding import (
+    Holding,
+    needs_lock,
+    pending_of,
+    refusal_of_delegate,
+)
 from services.ledger.requests.stopping import say_stops
-from services.ledger.store import admissions, caps, directory, runs
+from services.ledger.store import admissions, runs
 from services.ledger.store.admissions import Admission
+from services.ledger.store.departments import share_directories
+from services.ledger.store.questions import RequestKey, load_named
 from shared.group import Group
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from services.ledger.domain.amounts import Amount
+    from services.ledger.domain.books import RunKey
     from services.ledger.domain.rate_cards import RateBook
-    from services.ledger.store.departments import Department
-    from services.ledger.store.directory import Agent, Organization
     from shared.clock import Clock
     from shared.db import Connection, Database
     from shared.questions import Question
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One question with who asked it."""
-
-    org: str
-    channel_id: str | None
-    data: Authorize
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What makes it idempotent."""
-        return (self.org, self.data.request_id)
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of what is asked."""
-        return hashlib.sha256(self.data.model_dump_json().encode()).digest()
-
-
-@dataclass(slots=True)
-class Facts:
-    """What a group of questions is decided on."""
-
-    organizations: dict[str, Organization]
-    agents: dict[tuple[str, str], Agent]
-    runs: dict[RunKey, Run]
-    run_amounts: dict[RunKey, Amount]
-    months: dict[MonthKey, MonthAmount]
-    departments: dict[tuple[str, str], tuple[Department, ...]]
-    """By question: those with a cap that whoever started its tree belonged to."""
 
 
 class Authorizer:
@@ -76,6 +47,7 @@ class Authorizer:
         self._database = database
         self._book = book
         self._clock = clock
+        self._holding = Holding(book)
         self.group: Group[Asked, Authorization | Fault] = Group(self._decide)
 
     async def answer_authorize(self, question: Question) -> Authorization:
@@ -91,20 +63,24 @@ class Authorizer:
     async def _decide(self, group: Sequence[Asked]) -> Sequence[Authorization | Fault]:
         now = self._clock.now()
         answers: dict[int, Authorization | Fault] = {}
-        async with self._database.transaction() as connection:
-            decided = await admissions.load(connection, {asked.key for asked in group})
+        async with self._database.connection() as connection:
+            known = await load_named(connection, [named_by(asked) for asked in group])
+            repeated = await self._holding.repeat(connection, known.decided)
             fresh: dict[tuple[str, str], Asked] = {}
             for position, asked in enumerate(group):
-                if asked.key in decided:
-                    answers[position] = _repeat(asked, *decided[asked.key])
+                if asked.key in known.decided:
+                    answers[position] = _repeat(asked, *repeated[asked.key])
                 else:
                     fresh.setdefault(asked.key, asked)
-            facts = await _load(connection, list(fresh.values()), now)
+            facts = await load_facts(connection, known, fresh.values(), now)
             made = {}
             for key, asked in fresh.items():
                 made[key] = self._decide_one(asked, facts, now)
-            await _save(connection, fresh, made, facts, now)
-            lost = await self._keep(connection, fresh, made, facts, now)
+            locking = {key: fresh[key] for key in made if needs_lock(fresh[key], made[key], facts)}
+            plain = {key: asked for key, asked in fresh.items() if key not in locking}
+            lost = await _save(connection, plain, made, facts, now) if plain else {}
+            if locking:
+                lost |= await self._decide_locked(connection, locking, now)
         for position, asked in enumerate(group):
             if position not in answers:
                 first = fresh[asked.key]
@@ -112,6 +88,24 @@ class Authorizer:
                 same = first.digest == asked.digest
                 answers[position] = answer if same else _conflict(asked)
         return [answers[position] for position in range(len(group))]
+
+    async def _decide_locked(
+        self, connection: Connection, fresh: Mapping[RequestKey, Asked], now: datetime
+    ) -> dict[RequestKey, Authorization | Fault]:
+        """Decide questions that hold money or are counted, with caps and modes standing still."""
+        async with connection.transaction():
+            await share_directories(connection, {asked.org for asked in fresh.values()})
+            known = await load_named(connection, [named_by(asked) for asked in fresh.values()])
+            facts = await load_facts(connection, known, fresh.values(), now)
+            made = {key: self._decide_one(asked, facts, now) for key, asked in fresh.items()}
+            # Runs are locked before rates and caps are, by everybody (`store/holds.py`).
+            kept = [fresh[key] for key in _decisions(made, facts)]
+            await _enter_runs(connection, *_runs_spoken_of(kept, facts, now))
+            plan = await self._holding.plan(connection, pending_of(fresh, made, facts), now)
+            made |= plan.answers
+            lost = await _save(connection, fresh, made, facts, now)
+            await self._holding.place(connection, plan, lost)
+        return made | lost
 
     def _decide_one(self, asked: Asked, facts: Facts, now: datetime) -> Authorization | Fault:
         organization = facts.organizations.get(asked.org)
@@ -126,51 +120,15 @@ class Authorizer:
                 )
         return decide(
             asked=asked.data,
-            caps=_caps(asked, organization, facts, now),
+            refusal=refusal_of_delegate(asked, facts),
+            caps=caps_over(asked, organization, facts),
             policy=organization.policy,
             price=price_question(self._book, asked.data, at=now),
             at=now,
         )
 
-    async def _keep(
-        self,
-        connection: Connection,
-        fresh: dict[tuple[str, str], Asked],
-        made: dict[tuple[str, str], Authorization | Fault],
-        facts: Facts,
-        now: datetime,
-    ) -> dict[tuple[str, str], Authorization | Fault]:
-        """Write one row per decision; where another process was first, its decision stands."""
-        rows = []
-        for key, answer in made.items():
-            organization = facts.organizations.get(key[0])
-            # Unknown organizations and faults are not decisions: asked again, they may differ.
-            if organization is None or isinstance(answer, Fault):
-                continue
-            asked = fresh[key]
-            rows.append(
-                Admission(
-                    org=asked.org,
-                    request_id=asked.data.request_id,
-                    run_id=asked.data.run_id,
-                    channel_id=asked.channel_id,
-                    model=asked.data.model,
-                    month=month_of(now, organization.zones),
-                    digest=asked.digest,
-                    answer=answer,
-                )
-            )
-        saved = await admissions.save(connection, rows)
-        decided = [row for row in rows if (row.org, row.request_id) in saved]
-        await say_stops(connection, decided, now=now)
-        missing = {(row.org, row.request_id) for row in rows} - saved
-        if not missing:
-            return {}
-        stored = await admissions.load(connection, missing)
-        return {key: _repeat(fresh[key], *found) for key, found in stored.items()}
 
-
-def _repeat(asked: Asked, digest: bytes, answer: Authorization) -> Authorization | Fault:
+def _repeat(asked: Asked, digest: bytes, answer: Authorization | Fault) -> Authorization | Fault:
     return answer if digest == asked.digest else _conflict(asked)
 
 
@@ -182,169 +140,76 @@ def _conflict(asked: Asked) -> Fault:
     )
 
 
-async def _load(connection: Connection, group: Sequence[Asked], now: datetime) -> Facts:
-    organizations = await directory.load_organizations(connection, {asked.org for asked in group})
-    run_keys = {
-        (asked.org, run_id)
-        for asked in group
-        for run_id in (asked.data.run_id, asked.data.root_run_id)
-        if run_id is not None
-    }
-    known = await runs.load_runs(connection, run_keys)
-    roots = {(org, run.root_run_id) for (org, _), run in known.items()} - known.keys()
-    known |= await runs.load_runs(connection, roots)
-    agent_keys = {
-        (asked.org, agent) for asked in group if (agent := _capped_agent(asked, known)) is not None
-    }
-    starters = {
-        asked.key: starter
-        for asked in group
-        if (starter := starter_of(asked.org, asked.data, _root_of(asked, known), now)) is not None
-    }
-    bound = await load_bound(connection, starters)
-    month_keys = {
-        (asked.org, scope, scope_id, month_of(now, organizations[asked.org].zones))
-        for asked in group
-        if asked.org in organizations
-        for scope, scope_id in (
-            ("organization", asked.org),
-            ("agent", _capped_agent(asked, known) or ""),
-            *(("department", each.department_id) for each in bound.get(asked.key, ())),
-        )
-    }
-    return Facts(
-        organizations=organizations,
-        agents=await directory.load_agents(connection, agent_keys),
-        runs=known,
-        run_amounts=await caps.load_run_amounts(connection, known.keys()),
-        months=await caps.load_months(connection, month_keys),
-        departments=bound,
-    )
-
-
-def _root_of(asked: Asked, known: dict[RunKey, Run]) -> Run | None:
-    run_id = asked.data.run_id
-    run = known.get((asked.org, run_id or ""))
-    root_id = run.root_run_id if run is not None and not run.provisional else None
-    return known.get((asked.org, root_id or asked.data.root_run_id or run_id or ""))
-
-
-def _capped_agent(asked: Asked, known: dict[RunKey, Run]) -> str | None:
-    """Inside a delegation the agent cap is that of the root's agent (design.md 4).
-
-    What the start said goes before what the question says: the record decides.
-    """
-    data = asked.data
-    if data.run_id is None:
-        # Ingestion is in no agent's month, so no agent's cap binds it (facts.md 2.1).
-        return None
-    root = _root_of(asked, known)
-    if root is not None and root.system_role is not None:
-        return None
-    if root is not None and root.agent_id is not None:
-        return root.agent_id
-    return data.root_agent_id or data.agent_id
-
-
-def _caps(asked: Asked, organization: Organization, facts: Facts, now: datetime) -> list[Cap]:
-    """The caps that bind, narrowest first: run, root, agent, departments, organization."""
-    found = [cap for run_id in _runs_of(asked, facts) if (cap := _run_cap(asked, run_id, facts))]
-    month = month_of(now, organization.zones)
-    agent_id = _capped_agent(asked, facts.runs)
-    agent = facts.agents.get((asked.org, agent_id or ""))
-    if agent is not None and agent.monthly_nanousd is not None:
-        spent = facts.months.get((asked.org, "agent", agent.agent_id, month), MonthAmount())
-        found.append(
-            Cap(
-                "agent",
-                agent.agent_id,
-                agent.name or agent.agent_id,
-                agent.monthly_nanousd,
-                spent.cost_nanousd + spent.late_nanousd,
-                spent.unpriced_count > 0,
-                month,
-                agent.cap_revision,
-            )
-        )
-    for department in facts.departments.get(asked.key, ()):
-        key = (asked.org, "department", department.department_id, month)
-        spent = facts.months.get(key, MonthAmount())
-        found.append(
-            Cap(
-                "department",
-                department.department_id,
-                department.name,
-                department.monthly_nanousd,
-                spent.cost_nanousd + spent.late_nanousd,
-                spent.unpriced_count > 0,
-                month,
-                department.cap_revision,
-            )
-        )
-    if organization.monthly_budget_nanousd is not None:
-        spent = facts.months.get((asked.org, "organization", asked.org, month), MonthAmount())
-        found.append(
-            Cap(
-                "organization",
-                organization.org,
-                organization.name,
-                organization.monthly_budget_nanousd,
-                spent.cost_nanousd + spent.late_nanousd,
-                spent.unpriced_count > 0,
-                month,
-                organization.cap_revision,
-            )
-        )
-    return found
-
-
-def _runs_of(asked: Asked, facts: Facts) -> list[str]:
-    data = asked.data
-    if data.run_id is None:
-        return []
-    run = facts.runs.get((asked.org, data.run_id))
-    root_id = run.root_run_id if run is not None and not run.provisional else data.root_run_id
-    return [data.run_id] if root_id in (None, data.run_id) else [data.run_id, root_id or ""]
-
-
-def _run_cap(asked: Asked, run_id: str, facts: Facts) -> Cap | None:
-    run = facts.runs.get((asked.org, run_id))
-    limit = run.budget_nanousd if run is not None else None
-    if limit is None and run_id == asked.data.run_id and (run is None or run.provisional):
-        limit = asked.data.run_budget_nanousd
-    if limit is None:
-        return None
-    amount = facts.run_amounts.get((asked.org, run_id))
-    return Cap(
-        "run",
-        run_id,
-        run_id,
-        limit,
-        amount.cost_nanousd if amount else 0,
-        amount.is_partial if amount else False,
-        None,
-        None,
-    )
-
-
 async def _save(
     connection: Connection,
-    fresh: dict[tuple[str, str], Asked],
-    made: dict[tuple[str, str], Authorization | Fault],
+    fresh: Mapping[RequestKey, Asked],
+    made: Mapping[RequestKey, Authorization | Fault],
     facts: Facts,
     now: datetime,
+) -> dict[RequestKey, Authorization | Fault]:
+    """Write decisions and the runs that they speak of; where another process was first, it stands.
+
+    One statement is a transaction of its own: only more of them need one around them.
+    """
+    kept = {key: answer for key, answer in _decisions(made, facts).items() if key in fresh}
+    rows = [_admission(fresh[key], answer, facts) for key, answer in kept.items()]
+    new, described = _runs_spoken_of([fresh[key] for key in kept], facts, now)
+    refuses = any(row.answer.refusal is not None for row in rows)
+    async with connection.transaction() if new or described or refuses else nullcontext():
+        await _enter_runs(connection, new, described)
+        saved = await admissions.save(connection, rows)
+        if refuses:
+            decided = [row for row in rows if (row.org, row.request_id) in saved]
+            await say_stops(connection, decided, now=now)
+    missing = kept.keys() - saved
+    if not missing:
+        return {}
+    stored = await admissions.load(connection, missing)
+    return {key: _repeat(fresh[key], *found) for key, found in stored.items()}
+
+
+def _decisions(
+    made: Mapping[RequestKey, Authorization | Fault], facts: Facts
+) -> dict[RequestKey, Authorization]:
+    """Answers to keep. Unknown organizations, faults and what came too often may be asked again."""
+    return {
+        key: answer
+        for key, answer in made.items()
+        if key[0] in facts.organizations
+        and not isinstance(answer, Fault)
+        and answer.retry_after_s is None
+    }
+
+
+async def _enter_runs(
+    connection: Connection, new: Mapping[RunKey, Run], described: Mapping[RunKey, Run]
 ) -> None:
-    """Enter provisional runs that the questions speak of and nobody has started yet."""
+    await runs.create_missing(connection, ((org, run) for (org, _), run in new.items()))
+    await runs.fill_context(connection, ((org, run) for (org, _), run in described.items()))
+
+
+def _admission(asked: Asked, answer: Authorization, facts: Facts) -> Admission:
+    return Admission(
+        org=asked.org,
+        request_id=asked.data.request_id,
+        run_id=asked.data.run_id,
+        channel_id=asked.channel_id,
+        model=asked.data.model,
+        month=facts.months[asked.org],
+        digest=asked.digest,
+        answer=answer,
+    )
+
+
+def _runs_spoken_of(
+    decided: Iterable[Asked], facts: Facts, now: datetime
+) -> tuple[dict[RunKey, Run], dict[RunKey, Run]]:
+    """Runs that nobody has started yet: to enter as provisional, and to give a context."""
     new: dict[RunKey, Run] = {}
     described: dict[RunKey, Run] = {}
-    for key, asked in fresh.items():
+    for asked in decided:
         data = asked.data
-        if (
-            data.run_id is None
-            or asked.channel_id is None
-            or isinstance(made[key], Fault)
-            or asked.org not in facts.organizations
-        ):
+        if data.run_id is None or asked.channel_id is None:
             continue
         root = data.root_run_id
         if (asked.org, data.run_id) not in facts.runs:
@@ -367,5 +232,4 @@ async def _save(
                 channel_id=asked.channel_id,
                 at=now,
             )
-    await runs.create_missing(connection, ((org, run) for (org, _), run in new.items()))
-    await runs.fill_context(connection, ((org, run) for (org, _), run in described.items()))
+    return new, described

@@ -10,41 +10,29 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from contracts.errors import Fault
 from contracts.ledger import Authorization, Authorize, Refusal
 from contracts.types import CapMode
 from services.ledger.domain.caps import Cap, Policy, left_under
+from services.ledger.domain.delegates import refuse_delegate
 from services.ledger.domain.holds import Decided, decide_strict, expires_at, key_of
 from services.ledger.domain.pricing import estimate_question
 from services.ledger.errors import HoldClosed
+from services.ledger.requests.facts import Asked, Facts, caps_over
 from services.ledger.store import caps, holds, rates
-from services.ledger.store.departments import share_directories
 from services.ledger.store.holds import Hold, RequestKey
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from contracts.errors import Fault
     from services.ledger.domain.holds import CapKey
     from services.ledger.domain.rate_cards import RateBook
     from services.ledger.domain.rates import Rate
     from services.ledger.store.caps import Spent
-    from services.ledger.store.directory import Organization
     from services.ledger.store.holds import CapState
+    from services.ledger.store.questions import Limited
     from services.ledger.store.rates import AgentKey
     from shared.db import Connection
-
-
-class DirectoryUnshared(Exception):
-    """An organization turned out to be strict after its directory could have been shared."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limited:
-    """The agent whose requests are counted."""
-
-    agent_id: str
-    name: str
-    requests_per_minute: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,46 +102,29 @@ class _Group:
 
 
 class Holding:
-    """Decides and holds. It remembers which organizations were strict, to share in time."""
+    """Decides and holds, in the caller's transaction."""
 
     def __init__(self, book: RateBook) -> None:
         """Estimate with this book."""
         self._book = book
-        self._strict: set[str] = set()
-
-    async def share(self, connection: Connection, orgs: Collection[str]) -> None:
-        """Let caps and modes of strict organizations stand still; before anything is locked."""
-        await share_directories(connection, self._strict.intersection(orgs))
-
-    def require_shared(self, organizations: Mapping[str, Organization]) -> None:
-        """Remember who is strict.
-
-        Raises:
-            DirectoryUnshared: one was not known to be: begin again, now it is.
-        """
-        strict = {
-            org for org, each in organizations.items() if each.policy.cap_mode is CapMode.STRICT
-        }
-        unshared = strict - self._strict
-        self._strict = (self._strict - organizations.keys()) | strict
-        if unshared:
-            raise DirectoryUnshared
 
     async def repeat(
-        self, connection: Connection, found: Mapping[RequestKey, Authorization]
-    ) -> dict[RequestKey, Authorization | Fault]:
+        self, connection: Connection, found: Mapping[RequestKey, tuple[bytes, Authorization]]
+    ) -> dict[RequestKey, tuple[bytes, Authorization | Fault]]:
         """Answers that were given before, as they hold now: a closed hold covers nothing."""
-        held = [key for key, answer in found.items() if answer.hold_id is not None]
+        answers: dict[RequestKey, tuple[bytes, Authorization | Fault]] = dict(found)
+        held = [key for key, (_, answer) in found.items() if answer.hold_id is not None]
         if not held:
-            return dict(found)
+            return answers
         states = await holds.load_states_of(connection, held)
-        answers: dict[RequestKey, Authorization | Fault] = dict(found)
         for key in held:
+            digest, answer = found[key]
             match states.get(key):
                 case "settled":
-                    answers[key] = found[key].model_copy(update={"already_settled": True})
+                    paid = answer.model_copy(update={"already_settled": True})
+                    answers[key] = (digest, paid)
                 case "expired" | "voided" as state:
-                    answers[key] = HoldClosed(key[1], state)
+                    answers[key] = (digest, HoldClosed(key[1], state))
         return answers
 
     async def plan(self, connection: Connection, pending: Sequence[Pending], now: datetime) -> Plan:
@@ -232,6 +203,55 @@ class Holding:
             await holds.save_holds(connection, kept)
         if plan.rates:
             await rates.save(connection, plan.rates)
+
+
+def needs_lock(asked: Asked, answer: Authorization | Fault, facts: Facts) -> bool:
+    """Whether a question cannot be decided by what is recorded alone."""
+    organization = facts.organizations.get(asked.org)
+    if organization is None or isinstance(answer, Fault):
+        return False
+    if answer.refusal is not None and answer.refusal.code != "budget_exceeded":
+        return False
+    is_strict = organization.policy.cap_mode is CapMode.STRICT
+    return is_strict or facts.binding[facts.bearer_of(asked)].limited is not None
+
+
+def pending_of(
+    fresh: Mapping[RequestKey, Asked],
+    made: Mapping[RequestKey, Authorization | Fault],
+    facts: Facts,
+) -> list[Pending]:
+    """Those of a group that still need it, in order of arrival."""
+    found = []
+    for key, asked in fresh.items():
+        answer = made[key]
+        if isinstance(answer, Fault) or not needs_lock(asked, answer, facts):
+            continue
+        organization = facts.organizations[asked.org]
+        one = Pending(
+            org=asked.org,
+            channel_id=asked.channel_id,
+            asked=asked.data,
+            policy=organization.policy,
+            caps=caps_over(asked, organization, facts),
+            month=facts.months[asked.org],
+            recorded=answer,
+            limited=facts.binding[facts.bearer_of(asked)].limited,
+        )
+        found.append(one)
+    return found
+
+
+def refusal_of_delegate(asked: Asked, facts: Facts) -> Refusal | None:
+    """That a delegate is archived or missing."""
+    agent_id, root = asked.data.agent_id, facts.bearer_of(asked).agent_id
+    if not facts.published or agent_id is None or root in (None, agent_id):
+        return None
+    return refuse_delegate(
+        agent_id,
+        facts.published.get((asked.org, agent_id)),
+        facts.published.get((asked.org, root or "")),
+    )
 
 
 def _hold(one: Pending, decided: Decided, now: datetime) -> Hold:

@@ -1,4 +1,4 @@
-"""Who started the tree that a question is about, and which departments' caps bind them.
+"""Who started the tree that a question is about: whose departments' caps bind it.
 
 What the root's start said goes before what the question says: the record decides. Until then the
 starter is who the question names, and the run begins with the question (design.md 4).
@@ -6,22 +6,13 @@ starter is who the question names, and the run begins with the question (design.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
-
-from services.ledger.domain.departments import departments_at
-from services.ledger.store import departments
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from contracts.ledger import Authorize
-    from services.ledger.domain.runs import Run
-    from services.ledger.store.departments import Department
-    from shared.db import Connection
-
-RequestKey = tuple[str, str]
-"""Organization and request id."""
+    from services.ledger.store.questions import KnownRun
 
 
 class Starter(NamedTuple):
@@ -32,7 +23,7 @@ class Starter(NamedTuple):
     at: datetime
 
 
-def starter_of(org: str, asked: Authorize, root: Run | None, now: datetime) -> Starter | None:
+def starter_of(org: str, asked: Authorize, root: KnownRun | None, now: datetime) -> Starter | None:
     """Who started the tree; None for ingestion and for what nobody started."""
     if asked.run_id is None:
         return None
@@ -40,23 +31,3 @@ def starter_of(org: str, asked: Authorize, root: Run | None, now: datetime) -> S
     user_id = root.started_by_user_id if root is not None and says else asked.started_by_user_id
     begun = root.shown_start if root is not None else None
     return None if user_id is None else Starter(org, user_id, begun or now)
-
-
-async def load_bound(
-    connection: Connection, starters: Mapping[RequestKey, Starter]
-) -> dict[RequestKey, tuple[Department, ...]]:
-    """The departments with a cap that questions' starters belonged to, by id."""
-    if not starters:
-        return {}
-    people = {(each.org, each.user_id) for each in starters.values()}
-    belongs = await departments.load_belonging(connection, people)
-    bound = {
-        key: [(each.org, one) for one in departments_at(belongs[each[:2]], each.at)]
-        for key, each in starters.items()
-    }
-    capped = await departments.load_capped(
-        connection, {one for found in bound.values() for one in found}
-    )
-    return {
-        key: tuple(capped[one] for one in found if one in capped) for key, found in bound.items()
-    }

@@ -13,7 +13,6 @@ from services.ledger.store.runs import load_shown_amounts
 
 if TYPE_CHECKING:
     from contracts.ledger import CapScope
-    from services.ledger.domain.amounts import Amount
     from shared.db import Connection
 
 
@@ -39,13 +38,6 @@ async def load_months(
     }
 
 
-async def load_run_amounts(
-    connection: Connection, keys: Collection[RunKey]
-) -> dict[RunKey, Amount]:
-    """What runs have spent, their trees included."""
-    return await load_shown_amounts(connection, keys)
-
-
 @dataclass(frozen=True, slots=True)
 class Spent:
     """What is spent under a cap, as the cap counts."""
@@ -58,7 +50,7 @@ async def load_spent(connection: Connection, keys: Collection[CapKey]) -> dict[C
     """What is spent under caps, months' and runs' own, every one of them."""
     months = await load_months(connection, [key for key in keys if key[3] != RUN_MONTH])
     runs = {(key[0], key[2]) for key in keys if key[3] == RUN_MONTH}
-    amounts = await load_run_amounts(connection, runs) if runs else {}
+    amounts = await load_shown_amounts(connection, runs) if runs else {}
     spent = {}
     for key in keys:
         if key[3] == RUN_MONTH:

@@ -172,40 +172,6 @@ async def save_recount(connection: Connection, recount: Recount, last: str | Non
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Department:
-    """What decides under a department's cap."""
-
-    department_id: str
-    name: str
-    monthly_nanousd: int
-    cap_revision: int
-
-
-async def load_capped(
-    connection: Connection, keys: Collection[DepartmentKey]
-) -> dict[DepartmentKey, Department]:
-    """The ones with a cap among these departments; a removed one binds nobody."""
-    if not keys:
-        return {}
-    rows = await connection.fetch(
-        """
-        SELECT d.org, d.department_id, d.name, d.monthly_nanousd, d.cap_revision
-        FROM department d
-        JOIN unnest($1::text[], $2::text[]) AS t (org, department_id) USING (org, department_id)
-        WHERE d.monthly_nanousd IS NOT NULL AND d.removed_revision < d.changed_revision
-        """,
-        [org for org, _ in keys],
-        [department_id for _, department_id in keys],
-    )
-    return {
-        (row["org"], row["department_id"]): Department(
-            row["department_id"], row["name"], row["monthly_nanousd"], row["cap_revision"]
-        )
-        for row in rows
-    }
-
-
 _SPEND = """
     SELECT d.department_id, d.name, d.monthly_nanousd,
         d.removed_revision > d.changed_revision AS removed,

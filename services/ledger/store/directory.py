@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contracts.directory import (
     AgentArchived,
@@ -16,6 +16,7 @@ from contracts.directory import (
 )
 from contracts.types import CapMode, ChannelRight, OnUnreachable, UnpricedPolicy
 from services.ledger.domain.caps import Policy
+from services.ledger.domain.delegates import Published
 from services.ledger.domain.months import Zone
 from services.ledger.store.people import EntityKey
 
@@ -42,22 +43,6 @@ class Channel:
 
     rights: frozenset[ChannelRight]
     revoked_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """An agent's name and cap; an agent that nobody published has neither."""
-
-    agent_id: str
-    name: str | None
-    monthly_nanousd: int | None
-    cap_revision: int | None
-    version: int | None = None
-    """The newest that was published."""
-    is_archived: bool = False
-    requests_per_minute: int | None = None
-    pins: Mapping[str, int] = field(default_factory=dict)
-    """Delegates of its published spec, each with its version."""
 
 
 async def save_organizations(
@@ -207,24 +192,24 @@ async def load_organizations(
         """,
         list(orgs),
     )
-    return {
-        row["org"]: Organization(
-            org=row["org"],
-            name=row["name"],
-            monthly_budget_nanousd=row["monthly_budget_nanousd"],
-            cap_revision=row["cap_revision"],
-            policy=Policy(
-                CapMode(row["cap_mode"]),
-                UnpricedPolicy(row["unpriced_policy"]),
-                OnUnreachable(row["on_unreachable"]),
-            ),
-            billing_timezone=row["billing_timezone"],
-            zones=tuple(
-                Zone(zone["from_month"], zone["timezone"]) for zone in row["billing_zones"]
-            ),
-        )
-        for row in rows
-    }
+    return {row["org"]: organization_of(row) for row in rows}
+
+
+def organization_of(row: Any) -> Organization:
+    """Read an organization out of a row's columns."""
+    return Organization(
+        org=row["org"],
+        name=row["name"],
+        monthly_budget_nanousd=row["monthly_budget_nanousd"],
+        cap_revision=row["cap_revision"],
+        policy=Policy(
+            CapMode(row["cap_mode"]),
+            UnpricedPolicy(row["unpriced_policy"]),
+            OnUnreachable(row["on_unreachable"]),
+        ),
+        billing_timezone=row["billing_timezone"],
+        zones=tuple(Zone(zone["from_month"], zone["timezone"]) for zone in row["billing_zones"]),
+    )
 
 
 async def load_channels(
@@ -250,15 +235,14 @@ async def load_channels(
     }
 
 
-async def load_agents(
+async def load_published(
     connection: Connection, keys: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], Agent]:
-    """The published ones among these (organization, agent) pairs."""
+) -> dict[tuple[str, str], Published]:
+    """The known ones among these (organization, agent) pairs."""
     rows = await connection.fetch(
         """
-        SELECT a.org, a.agent_id, a.name, a.monthly_nanousd, a.cap_revision, a.version,
-            a.archived_revision > a.published_revision AS is_archived, a.requests_per_minute,
-            a.delegates
+        SELECT a.org, a.agent_id, a.name, a.version, a.delegates,
+            a.archived_revision > a.published_revision AS is_archived
         FROM agent a
         JOIN unnest($1::text[], $2::text[]) AS t (org, agent_id) USING (org, agent_id)
         """,
@@ -266,14 +250,11 @@ async def load_agents(
         [agent_id for _, agent_id in keys],
     )
     return {
-        (row["org"], row["agent_id"]): Agent(
+        (row["org"], row["agent_id"]): Published(
             row["agent_id"],
             row["name"],
-            row["monthly_nanousd"],
-            row["cap_revision"],
             row["version"],
             row["is_archived"],
-            row["requests_per_minute"],
             {pin["agent_id"]: pin["version"] for pin in row["delegates"]},
         )
         for row in rows

@@ -185,7 +185,7 @@ async def test_many_at_once_are_each_answered_once(room: LedgerRoom, feed: Feed)
     other.clock.at = room.clock.at + minutes(1)
     loops = [asyncio.ensure_future(one.authorizer.group.run()) for one in (room, other)]
     try:
-        from services.ledger.requests.authorize import Asked
+        from services.ledger.requests.facts import Asked
 
         asked = [
             Asked("acme", "c1", ask(f"a{number}", run_id=f"r{number}", root_run_id=f"r{number}"))

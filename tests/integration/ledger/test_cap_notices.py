@@ -11,7 +11,8 @@ import pytest
 
 from contracts.channel import Tokens
 from contracts.types import ChannelRight
-from services.ledger.requests.authorize import Asked, Authorizer
+from services.ledger.requests.authorize import Authorizer
+from services.ledger.requests.facts import Asked
 from shared.outbox import derived_id
 from tests.factories import (
     NOON,

@@ -1,0 +1,173 @@
+"""What a group of questions is decided on: who asks, what is known, which caps bind."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from services.ledger.domain.caps import Cap
+from services.ledger.domain.departments import departments_at
+from services.ledger.domain.months import month_of
+from services.ledger.requests.starters import starter_of
+from services.ledger.store import directory, questions
+from services.ledger.store.questions import Bearer, Binding, Known, KnownRun, Named
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from contracts.ledger import Authorize
+    from services.ledger.domain.books import RunKey
+    from services.ledger.domain.delegates import Published
+    from services.ledger.requests.starters import Starter
+    from services.ledger.store.directory import Organization
+    from shared.db import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question with who asked it."""
+
+    org: str
+    channel_id: str | None
+    data: Authorize
+    digest: bytes = field(init=False)
+    """SHA-256 of what is asked."""
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256(self.data.model_dump_json().encode()).digest()
+        object.__setattr__(self, "digest", digest)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes it idempotent."""
+        return (self.org, self.data.request_id)
+
+
+@dataclass(slots=True)
+class Facts:
+    """What a group of questions is decided on."""
+
+    organizations: Mapping[str, Organization]
+    months: Mapping[str, str]
+    """The month that the organizations are in."""
+    runs: Mapping[RunKey, KnownRun]
+    binding: Mapping[Bearer, Binding]
+    starters: Mapping[tuple[str, str], Starter | None]
+    """By question: who started its tree."""
+    published: Mapping[tuple[str, str], Published] = field(default_factory=dict)
+    """Agents that are delegated to, and those whose trees they work in."""
+
+    def bearer_of(self, asked: Asked) -> Bearer:
+        """Whose caps bind a question."""
+        starter = self.starters[asked.key]
+        agent_id = capped_agent(asked, self.runs)
+        user_id = starter.user_id if starter is not None else None
+        return Bearer(asked.org, self.months[asked.org], agent_id, user_id)
+
+
+async def load_facts(
+    connection: Connection, known: Known, group: Collection[Asked], now: datetime
+) -> Facts:
+    """Load what binds questions of which everything that they name is known."""
+    asked_of_known = [asked for asked in group if asked.org in known.organizations]
+    facts = Facts(
+        organizations=known.organizations,
+        months={org: month_of(now, each.zones) for org, each in known.organizations.items()},
+        runs=known.runs,
+        binding={},
+        starters={
+            asked.key: starter_of(asked.org, asked.data, _root_of(asked, known.runs), now)
+            for asked in asked_of_known
+        },
+    )
+    bearers = {facts.bearer_of(asked) for asked in asked_of_known}
+    if bearers:
+        facts.binding = await questions.load_binding(connection, bearers)
+    delegated = {
+        (asked.org, agent_id)
+        for asked in asked_of_known
+        for root in [facts.bearer_of(asked).agent_id]
+        if root is not None and asked.data.agent_id not in (None, root)
+        for agent_id in (asked.data.agent_id or "", root)
+    }
+    if delegated:
+        facts.published = await directory.load_published(connection, delegated)
+    return facts
+
+
+def named_by(asked: Asked) -> Named:
+    """What a question names."""
+    return Named(asked.org, asked.data.request_id, asked.data.run_id, asked.data.root_run_id)
+
+
+def _root_of(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> KnownRun | None:
+    run_id = asked.data.run_id
+    run = runs.get((asked.org, run_id or ""))
+    root_id = run.root_run_id if run is not None and not run.provisional else None
+    return runs.get((asked.org, root_id or asked.data.root_run_id or run_id or ""))
+
+
+def capped_agent(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> str | None:
+    """Inside a delegation the agent cap is that of the root's agent (design.md 4).
+
+    What the start said goes before what the question says: the record decides.
+    """
+    data = asked.data
+    if data.run_id is None:
+        # Ingestion is in no agent's month, so no agent's cap binds it (facts.md 2.1).
+        return None
+    root = _root_of(asked, runs)
+    if root is not None and root.system_role is not None:
+        return None
+    if root is not None and root.agent_id is not None:
+        return root.agent_id
+    return data.root_agent_id or data.agent_id
+
+
+def caps_over(asked: Asked, organization: Organization, facts: Facts) -> list[Cap]:
+    """The caps that bind, narrowest first: run, root, agent, departments, organization."""
+    found = [cap for run_id in _runs_of(asked, facts) if (cap := _run_cap(asked, run_id, facts))]
+    binding = facts.binding[facts.bearer_of(asked)]
+    if binding.agent is not None:
+        found.append(binding.agent)
+    starter = facts.starters[asked.key]
+    if starter is not None:
+        bound = departments_at(binding.belongs, starter.at)
+        found += (binding.departments[each] for each in bound)
+    if organization.monthly_budget_nanousd is not None:
+        spent = binding.organization
+        found.append(
+            Cap(
+                "organization",
+                organization.org,
+                organization.name,
+                organization.monthly_budget_nanousd,
+                spent.cost_nanousd + spent.late_nanousd,
+                spent.unpriced_count > 0,
+                facts.months[asked.org],
+                organization.cap_revision,
+            )
+        )
+    return found
+
+
+def _runs_of(asked: Asked, facts: Facts) -> list[str]:
+    data = asked.data
+    if data.run_id is None:
+        return []
+    run = facts.runs.get((asked.org, data.run_id))
+    root_id = run.root_run_id if run is not None and not run.provisional else data.root_run_id
+    return [data.run_id] if root_id in (None, data.run_id) else [data.run_id, root_id or ""]
+
+
+def _run_cap(asked: Asked, run_id: str, facts: Facts) -> Cap | None:
+    run = facts.runs.get((asked.org, run_id))
+    limit = run.budget_nanousd if run is not None else None
+    if limit is None and run_id == asked.data.run_id and (run is None or run.provisional):
+        limit = asked.data.run_budget_nanousd
+    if limit is None:
+        return None
+    spent_nanousd, is_partial = (run.spent_nanousd, run.is_partial) if run else (0, False)
+    return Cap("run", run_id, run_id, limit, spent_nanousd, is_partial, None, None)

@@ -1,0 +1,221 @@
+"""What questions are decided on, read in two statements: what they name, and what binds them.
+
+Every statement finds rows by their keys, so that it can run on a connection that plans it once
+(`shared.db.BY_KEY_ONLY`). One question waits for each round trip to the database; a group waits
+for no more of them than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from contracts.ledger import Authorization
+from services.ledger.domain.books import MonthAmount, RunKey
+from services.ledger.domain.caps import Cap
+from services.ledger.domain.departments import FOREVER, Interval
+from services.ledger.store.directory import organization_of
+
+if TYPE_CHECKING:
+    from services.ledger.store.directory import Organization
+    from shared.db import Connection
+
+RequestKey = tuple[str, str]
+"""Organization and request id."""
+
+
+class Named(NamedTuple):
+    """What one question names."""
+
+    org: str
+    request_id: str
+    run_id: str | None
+    root_run_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """What is decided on of a run. Its figure: the whole tree's for a root, else its own."""
+
+    run_id: str
+    channel_id: str
+    root_run_id: str
+    provisional: bool
+    agent_id: str | None
+    started_by_user_id: str | None
+    system_role: str | None
+    budget_nanousd: int | None
+    shown_start: datetime | None
+    spent_nanousd: int
+    is_partial: bool
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of the things that questions name."""
+
+    decided: dict[RequestKey, tuple[bytes, Authorization]] = field(default_factory=dict)
+    """Earlier decisions: the question's digest, and the answer."""
+    organizations: dict[str, Organization] = field(default_factory=dict)
+    runs: dict[RunKey, KnownRun] = field(default_factory=dict)
+    """The named ones and their roots, as they were said and as they hold."""
+
+
+_RUN_FIELDS = tuple(KnownRun.__dataclass_fields__)
+_RUN_COLUMNS = len(_RUN_FIELDS)
+
+
+def _run_columns(name: str) -> str:
+    figure = f"CASE WHEN {name}.run_id = {name}.root_run_id THEN {name}.tree_{{0}} ELSE {{1}} END"
+    shown = {
+        column: figure.format(column, f"{name}.own_{column}")
+        for column in ("cost_nanousd", "unpriced_count", "missing_delegate_count")
+    }
+    return f"""
+        {name}.run_id, {name}.channel_id, {name}.root_run_id, {name}.provisional, {name}.agent_id,
+        {name}.started_by_user_id, {name}.system_role, {name}.budget_nanousd, {name}.shown_start,
+        {shown["cost_nanousd"]},
+        {shown["unpriced_count"]} > 0 OR {shown["missing_delegate_count"]} > 0
+    """
+
+
+_NAMED = f"""
+    SELECT t.org, t.request_id, {_run_columns("r")}, {_run_columns("s")}, {_run_columns("h")},
+        a.digest, a.answer, o.org AS known_org, o.name, o.monthly_budget_nanousd, o.cap_revision,
+        o.cap_mode, o.unpriced_policy, o.on_unreachable, o.billing_timezone, o.billing_zones
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
+        AS t (org, request_id, run_id, root_run_id)
+    LEFT JOIN admission a ON a.org = t.org AND a.request_id = t.request_id
+    LEFT JOIN organization o ON o.org = t.org
+    LEFT JOIN run r ON r.org = t.org AND r.run_id = t.run_id
+    LEFT JOIN run s ON s.org = t.org AND s.run_id = nullif(t.root_run_id, t.run_id)
+    LEFT JOIN run h ON h.org = r.org AND h.run_id = nullif(r.root_run_id, r.run_id)
+"""
+
+
+async def load_named(connection: Connection, asked: Sequence[Named]) -> Known:
+    """Earlier decisions on these requests, their organizations, their runs with their roots."""
+    rows = await connection.fetch(_NAMED, *([each[n] for each in asked] for n in range(4)))
+    known = Known()
+    for row in rows:
+        org = row["org"]
+        if row["digest"] is not None:
+            answer = Authorization.model_validate(row["answer"])
+            known.decided[(org, row["request_id"])] = (bytes(row["digest"]), answer)
+        if row["known_org"] is not None and org not in known.organizations:
+            known.organizations[org] = organization_of(row)
+        for place in range(3):
+            start = 2 + place * _RUN_COLUMNS
+            values: Any = row[start : start + _RUN_COLUMNS]
+            if values[0] is not None and (org, values[0]) not in known.runs:
+                facts: dict[str, Any] = dict(zip(_RUN_FIELDS, values, strict=True))
+                facts["spent_nanousd"] = int(facts["spent_nanousd"])
+                known.runs[(org, values[0])] = KnownRun(**facts)
+    return known
+
+
+class Bearer(NamedTuple):
+    """Whose caps bind a question, in which month: those of several questions may be one."""
+
+    org: str
+    month: str
+    agent_id: str | None
+    user_id: str | None
+    """Who started the tree."""
+
+
+class Limited(NamedTuple):
+    """An agent whose requests are counted, and how many it may send in a minute."""
+
+    agent_id: str
+    name: str
+    requests_per_minute: int
+
+
+@dataclass(slots=True)
+class Binding:
+    """Caps that are set over one bearer, with what is spent under them; and the organization's."""
+
+    organization: MonthAmount = field(default_factory=MonthAmount)
+    agent: Cap | None = None
+    limited: Limited | None = None
+    """The agent, where its requests are counted."""
+    departments: dict[str, Cap] = field(default_factory=dict)
+    """By id: those with a cap that the starter belongs or ever belonged to."""
+    belongs: list[Interval] = field(default_factory=list)
+    """When the starter belongs to them."""
+
+
+_BINDING = """
+    WITH t AS MATERIALIZED (
+        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY
+            AS t (org, month, agent_id, user_id, place)
+    ), capped AS (
+        SELECT t.place, t.org, t.month, 'organization' AS scope, t.org AS id, NULL AS name,
+            NULL::bigint AS limit_nanousd, NULL::bigint AS cap_revision,
+            NULL::timestamptz AS since, NULL::timestamptz AS until, NULL::integer AS a_minute
+        FROM t
+        UNION ALL
+        SELECT t.place, t.org, t.month, 'agent', a.agent_id, coalesce(nullif(a.name, ''),
+            a.agent_id), a.monthly_nanousd, a.cap_revision, NULL, NULL, a.requests_per_minute
+        FROM t JOIN agent a ON a.org = t.org AND a.agent_id = t.agent_id
+        WHERE a.monthly_nanousd IS NOT NULL OR a.requests_per_minute IS NOT NULL
+        UNION ALL
+        SELECT t.place, t.org, t.month, 'department', d.department_id, d.name, d.monthly_nanousd,
+            d.cap_revision, m.effective_at, m.ends_at, NULL
+        FROM t JOIN department_member m ON m.org = t.org AND m.user_id = t.user_id
+        JOIN department d ON d.org = m.org AND d.department_id = m.department_id
+        WHERE d.monthly_nanousd IS NOT NULL AND d.removed_revision < d.changed_revision
+    )
+    SELECT c.place, c.scope, c.id, c.name, c.limit_nanousd, c.cap_revision, c.since, c.until,
+        c.a_minute, m.cost_nanousd, m.unpriced_count, m.late_nanousd
+    FROM capped c LEFT JOIN month_spend m
+        ON m.org = c.org AND m.scope = c.scope AND m.scope_id = c.id AND m.month = c.month
+"""
+
+
+async def load_binding(
+    connection: Connection, bearers: Collection[Bearer]
+) -> dict[Bearer, Binding]:
+    """The caps over these bearers; a removed department binds nobody."""
+    ordered = list(bearers)
+    rows = await connection.fetch(_BINDING, *([each[n] for each in ordered] for n in range(4)))
+    found = {bearer: Binding() for bearer in ordered}
+    for row in rows:
+        bearer = ordered[row["place"] - 1]
+        binding = found[bearer]
+        if row["scope"] == "organization":
+            binding.organization = _spent(row)
+        elif row["scope"] == "agent":
+            if row["limit_nanousd"] is not None:
+                binding.agent = _cap(row, bearer.month)
+            if row["a_minute"] is not None:
+                binding.limited = Limited(row["id"], row["name"], row["a_minute"])
+        else:
+            binding.departments[row["id"]] = _cap(row, bearer.month)
+            binding.belongs.append(Interval(row["id"], row["since"], row["until"] or FOREVER))
+    return found
+
+
+def _spent(row: Any) -> MonthAmount:
+    if row["cost_nanousd"] is None:
+        return MonthAmount()
+    return MonthAmount(
+        int(row["cost_nanousd"]), int(row["unpriced_count"]), int(row["late_nanousd"])
+    )
+
+
+def _cap(row: Any, month: str) -> Cap:
+    spent = _spent(row)
+    return Cap(
+        row["scope"],
+        row["id"],
+        row["name"],
+        row["limit_nanousd"],
+        spent.cost_nanousd + spent.late_nanousd,
+        spent.unpriced_count > 0,
+        month,
+        row["cap_revision"],
+    )
