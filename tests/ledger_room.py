@@ -44,7 +44,9 @@ from services.ledger.handlers.recounting import Recounter
 from services.ledger.handlers.saying import TotalsSayer
 from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.correcting import Corrector
+from services.ledger.requests.holds import HoldDesk
 from services.ledger.requests.ingestion import IngestionReader
+from services.ledger.requests.keeping import HoldKeeper
 from services.ledger.requests.reading import Reader
 from shared.bus import Bus, BusAddress
 from shared.clock import FixedClock
@@ -81,6 +83,8 @@ class LedgerRoom:
         self.reader = Reader(database=self.database, clock=self.clock)
         self.ingestion = IngestionReader(database=self.database)
         self.corrector = Corrector(database=self.database, clock=self.clock)
+        self.desk = HoldDesk(database=self.database, clock=self.clock)
+        self.keeper = HoldKeeper(database=self.database, clock=self.clock)
         self.sayer = TotalsSayer(database=self.database, clock=self.clock)
         self.reaper = Reaper(
             database=self.database,

@@ -16,7 +16,9 @@ from services.ledger.handlers.recounting import Recounter
 from services.ledger.handlers.saying import TotalsSayer
 from services.ledger.requests.authorize import Authorizer
 from services.ledger.requests.correcting import Corrector
+from services.ledger.requests.holds import HoldDesk
 from services.ledger.requests.ingestion import IngestionReader
+from services.ledger.requests.keeping import HoldKeeper
 from services.ledger.requests.reading import Reader
 from services.ledger.settings import Settings
 from shared.app import Loop, Process
@@ -81,8 +83,14 @@ def make_process(part: str) -> Process:
         corrector = Corrector(database=database, clock=clock)
         ingestion = IngestionReader(database=database)
         responder = Responder(
-            bus, room=ROOM, answers=answers(authorizer, reader, corrector, ingestion)
+            bus,
+            room=ROOM,
+            answers={
+                **answers(authorizer, reader, corrector, ingestion),
+                **hold_answers(HoldDesk(database=database, clock=clock)),
+            },
         )
+        loops.append(HoldKeeper(database=database, clock=clock).run)
         drains.append(responder.drain)
         loops.append(authorizer.group.run)
     if part in ("all", "relay"):
@@ -113,6 +121,15 @@ def answers(
         "list_caps": reader.answer_list_caps,
         "list_departments_spend": reader.answer_list_departments_spend,
         "get_applied": reader.answer_get_applied,
+    }
+
+
+def hold_answers(desk: HoldDesk) -> dict[str, Answerer]:
+    """The questions about what is held."""
+    return {
+        "void_hold": desk.answer_void_hold,
+        "list_holds": desk.answer_list_holds,
+        "list_overruns": desk.answer_list_overruns,
     }
 
 

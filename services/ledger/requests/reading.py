@@ -34,8 +34,9 @@ from services.ledger.domain.books import MonthAmount
 from services.ledger.domain.months import month_begin, month_of, next_month
 from services.ledger.domain.spend import Sum, costliest_first, ingestion_spend, merged
 from services.ledger.errors import RunUnknown
-from services.ledger.store import caps, departments, directory, ingestion, reading
+from services.ledger.store import caps, departments, directory, holds, ingestion, reading
 from services.ledger.store.departments import SpendMonth
+from services.ledger.store.holds import CapState
 from services.ledger.store.runs import amount_of
 from shared.pages import read_cursor, write_cursor
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 DAYS_MAX = 3_700
 """Longest window whose days are listed: ten years."""
 UTC_ZONE = "UTC"
+NOTHING_HELD = CapState(0, 0)
 
 
 class Reader:
@@ -119,12 +121,13 @@ class Reader:
                 limit=asked.limit - len(page),
             )
             month = month_of(self._clock.now(), organization.zones if organization else ())
-            spent = await caps.load_months(
-                connection, {(question.org, scope, cap_id, month) for scope, cap_id, *_ in page}
-            )
+            keys = {(question.org, scope, cap_id, month) for scope, cap_id, *_ in page}
+            spent = await caps.load_months(connection, keys)
+            states = await holds.load_states(connection, keys)
         rows = (
-            _cap_row(cap, spent.get((question.org, cap[0], cap[1], month), MonthAmount()), month)
+            _cap_row(cap, spent.get(key, MonthAmount()), states.get(key, NOTHING_HELD), month)
             for cap in page
+            for key in [(question.org, cap[0], cap[1], month)]
         )
         return CapPage(items=tuple(rows), total=total)
 
@@ -291,7 +294,9 @@ def _department_spend(row: Any) -> DepartmentSpend:
     )
 
 
-def _cap_row(cap: tuple[CapScope, str, str, int, int], spent: MonthAmount, month: str) -> CapRow:
+def _cap_row(
+    cap: tuple[CapScope, str, str, int, int], spent: MonthAmount, state: CapState, month: str
+) -> CapRow:
     scope, cap_id, name, limit, revision = cap
     counted = spent.cost_nanousd + spent.late_nanousd
     return CapRow(
@@ -302,9 +307,11 @@ def _cap_row(cap: tuple[CapScope, str, str, int, int], spent: MonthAmount, month
         limit_nanousd=limit,
         spent_nanousd=spent.cost_nanousd,
         late_nanousd=spent.late_nanousd,
-        remaining_nanousd=max(limit - counted, 0),
+        remaining_nanousd=max(limit - counted - state.held_nanousd, 0),
         is_partial=spent.unpriced_count > 0,
         cap_revision=revision,
+        held_nanousd=state.held_nanousd,
+        overrun_nanousd=state.overrun_nanousd,
     )
 
 

@@ -1,0 +1,404 @@
+"""Strict mode: what a request may cost is held before it is sent, and nothing is overspent."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from contracts.channel import ProviderCost
+from contracts.envelope import Actor
+from contracts.errors import AlreadyExists, NotFound
+from contracts.holds import HoldPage, HoldVoided, ListHolds, ListOverruns, OverrunPage, VoidHold
+from contracts.ledger import Authorize
+from contracts.subjects import Asked
+from contracts.types import CapMode, OnUnreachable, UnpricedPolicy
+from services.ledger.domain.holds import GRACE, GRANT_TOKENS_MAX, GRANT_TOKENS_MIN
+from shared.questions import Question
+from tests.admission_checker import Checker
+from tests.factories import (
+    Feed,
+    agent,
+    belongs,
+    department,
+    heartbeat,
+    ingestion,
+    minutes,
+    organization,
+    started,
+    usage,
+)
+from tests.ledger_room import LedgerRoom
+
+pytestmark = pytest.mark.integration
+USD = 10**9
+
+
+def ask(request_id: str = "a1", cost: int | None = USD, **changes) -> Authorize:
+    values = {
+        "request_id": request_id,
+        "run_id": "r1",
+        "root_run_id": "r1",
+        "agent_id": "coder",
+        "root_agent_id": "coder",
+        "user_id": "user-1",
+        "started_by_user_id": "user-1",
+        "model": "claude-opus-4-6",
+        "provider": "anthropic",
+        "cost_nanousd_max": cost,
+    }
+    return Authorize(**(values | changes))
+
+
+def paid(request_id: str, usd: str, run_id: str = "r1", **changes):
+    cost = ProviderCost(amount=usd, currency="USD")
+    return usage(request_id, run_id, provider_cost=cost, **changes)
+
+
+async def know(room: LedgerRoom, feed: Feed, *, org_cap: int | None = 10 * USD, **changes) -> None:
+    await room.know(feed)
+    strict = organization(
+        entity_revision=2,
+        monthly_budget_nanousd=org_cap,
+        cap_mode=CapMode.STRICT,
+        **changes,
+    )
+    await room.hear([feed.directory(strict, "acme"), feed.channel(started("r1"))])
+
+
+async def void(room: LedgerRoom, request_id: str, channel_id: str = "c1") -> HoldVoided:
+    asked = Question(VoidHold(request_id=request_id), Asked("acme", "channel", channel_id), None)
+    return await room.desk.answer_void_hold(asked)
+
+
+async def held(room: LedgerRoom, **asked) -> HoldPage:
+    question = Question(ListHolds(**asked), Asked("acme", "room", "gateway"), None)
+    return await room.desk.answer_list_holds(question)
+
+
+async def overruns(room: LedgerRoom) -> OverrunPage:
+    question = Question(ListOverruns(), Asked("acme", "room", "gateway"), Actor(pseudonym="p"))
+    return await room.desk.answer_list_overruns(question)
+
+
+async def handle_until(room: LedgerRoom, at) -> None:
+    """Let the ledger have handled everything that was said before a moment."""
+    await room.rows(
+        "INSERT INTO watermark SELECT s, $1, $1 FROM unnest(ARRAY['CHANNEL', 'PULSE']) AS s "
+        "ON CONFLICT (stream) DO UPDATE SET handled_until = $1",
+        at,
+    )
+    room.clock.at = at
+
+
+@pytest.fixture
+async def checker(room: LedgerRoom):
+    checker = Checker(room.database._dsn)
+    yield checker
+    await checker.look()
+
+
+async def test_what_is_held_counts_and_is_shown_beside_what_is_spent(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    await room.hear([feed.directory(agent("coder", 4 * USD), "coder")])
+    answer = await room.authorize(ask("a1", 3 * USD))
+    assert (answer.allowed, answer.hold_id, answer.held_nanousd) == (True, "a1", 3 * USD)
+    assert [(cap.scope, cap.held_nanousd, cap.remaining_nanousd) for cap in answer.remaining] == [
+        ("agent", 3 * USD, USD),
+        ("organization", 3 * USD, 7 * USD),
+    ]
+    refused = (await room.authorize(ask("a2", 2 * USD))).refusal
+    assert refused is not None
+    assert (refused.scope, refused.spent_nanousd, refused.held_nanousd, refused.asked_nanousd) == (
+        "agent",
+        0,
+        3 * USD,
+        2 * USD,
+    )
+    assert (await room.authorize(ask("a3", USD))).allowed
+    caps = {row.scope: row for row in (await room.caps()).items}
+    assert (caps["organization"].spent_nanousd, caps["organization"].held_nanousd) == (0, 4 * USD)
+    assert caps["organization"].remaining_nanousd == 6 * USD
+    page = await held(room)
+    assert [(row.request_id, row.state) for row in page.items] == [("a1", "open"), ("a3", "open")]
+
+
+async def test_a_report_settles_its_hold_with_its_entry(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    await room.authorize(ask("a1", 9 * USD))
+    assert not (await room.authorize(ask("a2", 2 * USD))).allowed
+    await room.hear([feed.channel(paid("a1", "0.5"))])
+    assert (await room.authorize(ask("a3", 9 * USD))).allowed
+    (row,) = (await held(room, state="settled")).items
+    assert (row.request_id, row.actual_nanousd) == ("a1", USD // 2)
+    assert (await overruns(room)).total == 0
+    # The same report again, without an inbox row in between, lets nothing go a second time.
+    await room.hear([feed.channel(paid("a1", "0.5"))])
+    assert not (await room.authorize(ask("a4", USD))).allowed
+
+
+async def test_an_actual_ten_times_the_estimate_is_an_overrun_that_the_next_question_sees(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    await room.authorize(ask("a1", 2 * USD))
+    await room.authorize(ask("a2", 7 * USD))
+    await room.hear([feed.channel(paid("a1", "20"))])
+    refused = await room.authorize(ask("a3", 1))
+    assert refused.refusal is not None
+    assert refused.refusal.spent_nanousd == 20 * USD
+    (row,) = (await overruns(room)).items
+    assert (row.cause, row.request_id, row.scope) == ("actual_above_hold", "a1", "organization")
+    assert row.amount_nanousd == 17 * USD
+    assert (row.spent_nanousd, row.held_nanousd) == (20 * USD, 7 * USD)
+    said = await room.rows("SELECT * FROM outbox WHERE subject LIKE '%overrun_noted%'")
+    assert len(said) == 1
+    await room.hear([feed.channel(paid("a2", "7"))])
+    assert (await overruns(room)).total == 1
+
+
+@pytest.mark.parametrize("what", ["ingestion", "unasked", "recorded"])
+async def test_what_nothing_was_held_for_is_an_overrun_where_it_exceeds(
+    room: LedgerRoom, feed: Feed, checker: Checker, what: str
+):
+    await know(room, feed)
+    await room.authorize(ask("a1", 9 * USD))
+    cost = ProviderCost(amount="4", currency="USD")
+    report = paid("b1", "4") if what != "ingestion" else ingestion("b1", provider_cost=cost)
+    if what == "recorded":
+        recorded = organization(entity_revision=3, monthly_budget_nanousd=10 * USD)
+        await room.hear([feed.directory(recorded, "acme")])
+        assert (await room.authorize(ask("b1"))).hold_id is None
+        strict = organization(
+            entity_revision=4, monthly_budget_nanousd=10 * USD, cap_mode=CapMode.STRICT
+        )
+        await room.hear([feed.directory(strict, "acme")])
+    await room.hear([feed.channel(report)])
+    (row,) = (await overruns(room)).items
+    assert (row.cause, row.amount_nanousd, row.request_id) == ("unheld_usage", 3 * USD, "b1")
+
+
+async def test_a_lowered_cap_and_a_switch_of_modes_are_overruns_of_their_own(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    await room.authorize(ask("a1", 6 * USD))
+    lowered = organization(
+        entity_revision=3, monthly_budget_nanousd=4 * USD, cap_revision=2, cap_mode=CapMode.STRICT
+    )
+    await room.hear([feed.directory(lowered, "acme")])
+    await checker.look()
+    recorded = organization(
+        entity_revision=4, monthly_budget_nanousd=4 * USD, cap_revision=2, cap_mode=CapMode.RECORDED
+    )
+    await room.hear([feed.directory(recorded, "acme"), feed.channel(paid("b1", "5"))])
+    assert (await overruns(room)).total == 1
+    strict = lowered.model_copy(update={"entity_revision": 5})
+    await room.hear([feed.directory(strict, "acme")])
+    page = await overruns(room)
+    assert {row.cause: row.amount_nanousd for row in page.items} == {
+        "cap_lowered": 2 * USD,
+        "mode_switched": 5 * USD,
+    }
+    # What was held in one mode is settled in the other.
+    await room.hear([feed.channel(paid("a1", "1"))])
+    assert (await held(room, state="open")).total == 0
+
+
+async def test_runs_and_departments_hold_as_well(room: LedgerRoom, feed: Feed, checker: Checker):
+    await know(room, feed, org_cap=None)
+    await room.hear(
+        [
+            feed.directory(department("sales", belongs("user-1"), cap=5 * USD), "sales"),
+            feed.channel(started("r2", budget_nanousd=3 * USD)),
+        ]
+    )
+    ours = {"run_id": "r2", "root_run_id": "r2"}
+    assert (await room.authorize(ask("a1", 2 * USD, **ours))).allowed
+    assert (await room.authorize(ask("a2", 2 * USD, **ours))).refusal.scope == "run"
+    assert (await room.authorize(ask("a3", 3 * USD))).allowed
+    assert (await room.authorize(ask("a4", 1))).refusal.scope == "department"
+    await room.hear([feed.channel(paid("a1", "9", "r2"))])
+    page = await overruns(room)
+    assert {(row.scope, row.amount_nanousd) for row in page.items} == {
+        ("run", 6 * USD),
+        ("department", 7 * USD),
+    }
+
+
+async def test_an_asker_without_a_limit_is_granted_one(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    answer = await room.authorize(ask("a1", None, input_tokens_max=1_000))
+    assert answer.allowed
+    assert answer.output_tokens_max == GRANT_TOKENS_MAX
+    assert answer.held_nanousd == 1_000 * 10_000 + GRANT_TOKENS_MAX * 25_000
+    (row,) = (await held(room)).items
+    assert row.output_tokens_max == GRANT_TOKENS_MAX
+    tight = agent("coder", 200_000_000)
+    await room.hear([feed.directory(tight, "coder")])
+    less = await room.authorize(ask("a2", None, input_tokens_max=1_000))
+    assert GRANT_TOKENS_MIN < less.output_tokens_max < GRANT_TOKENS_MAX
+    nothing = await room.authorize(ask("a3", None, input_tokens_max=19_000))
+    assert nothing.refusal.code == "budget_exceeded"
+    unbounded = await room.authorize(ask("a4", None))
+    assert unbounded.refusal.code == "missing_context"
+
+
+async def test_input_is_taken_for_the_dearest_that_it_may_be(room: LedgerRoom, feed: Feed):
+    await know(room, feed)
+    counts = {"cost": None, "input_tokens_max": 1_000, "output_tokens_max": 100}
+    anyhow = await room.authorize(ask("a1", **counts))
+    plain = await room.authorize(ask("a2", **counts, cache_write="none"))
+    assert (anyhow.held_nanousd, plain.held_nanousd) == (12_500_000, 7_500_000)
+    assert anyhow.output_tokens_max == 100
+
+
+async def test_free_and_unpriced_models(room: LedgerRoom, feed: Feed):
+    await know(room, feed, org_cap=USD)
+    free = {"provider": "openrouter", "model": "deepseek/deepseek-r1:free", "cost": None}
+    unknown = {"model": "no-such-model", "cost": None}
+    assert (await room.authorize(ask("a1", **free))).hold_id is None
+    marked = await room.authorize(ask("a2", **unknown))
+    assert (marked.allowed, marked.unpriced, marked.partial) == (True, True, True)
+    assert marked.hold_id is None
+    await room.authorize(ask("a3", USD))
+    assert (await room.authorize(ask("a4", **free))).allowed
+    assert not (await room.authorize(ask("a5", **unknown))).allowed
+    refusing = organization(
+        entity_revision=3,
+        monthly_budget_nanousd=100 * USD,
+        cap_mode=CapMode.STRICT,
+        unpriced_policy=UnpricedPolicy.REFUSE,
+    )
+    await room.hear([feed.directory(refusing, "acme")])
+    assert (await room.authorize(ask("a6", **unknown))).refusal.code == "unpriced_model"
+
+
+async def test_a_hold_expires_when_its_time_is_over_and_everything_before_is_handled(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    begun = room.clock.at
+    await room.authorize(ask("a1", 9 * USD, request_timeout_s=30))
+    over = begun + timedelta(seconds=30) + GRACE
+    await handle_until(room, over - timedelta(seconds=1))
+    await room.keeper.keep()
+    assert (await held(room, state="open")).total == 1
+    room.clock.at = over
+    await room.keeper.keep()
+    assert (await held(room, state="open")).total == 1, "reports may wait in the stream"
+    await handle_until(room, over)
+    await room.keeper.keep()
+    assert (await held(room, state="expired")).total == 1
+    assert len(await room.rows("SELECT 1 FROM outbox WHERE subject LIKE '%hold_expired%'")) == 1
+    assert (await room.authorize(ask("a2", 9 * USD))).allowed
+    with pytest.raises(AlreadyExists, match="new request id"):
+        await room.authorize(ask("a1", 9 * USD, request_timeout_s=30))
+    await room.hear([feed.channel(paid("a1", "4", occurred_at=begun))])
+    (row,) = (await overruns(room)).items
+    assert (row.cause, row.amount_nanousd) == ("settled_late", 3 * USD)
+
+
+async def test_signs_of_life_of_its_run_prolong_a_hold(room: LedgerRoom, feed: Feed):
+    await know(room, feed)
+    begun = room.clock.at
+    await room.authorize(ask("a1", USD, request_timeout_s=30))
+    alive_at = begun + minutes(3)
+    beat = feed.channel(heartbeat("r1", at=alive_at), at=alive_at, stored_at=alive_at)
+    room.clock.at = alive_at
+    await room.hear([beat])
+    await handle_until(room, alive_at + GRACE / 2)
+    await room.keeper.keep()
+    (row,) = (await held(room, state="open")).items
+    assert row.expires_at == alive_at + GRACE
+    await handle_until(room, alive_at + GRACE)
+    await room.keeper.keep()
+    assert (await held(room, state="open")).total == 0
+
+
+async def test_only_who_asked_voids_and_only_what_was_not_reported(room: LedgerRoom, feed: Feed):
+    await know(room, feed)
+    await room.authorize(ask("a1", 9 * USD))
+    for request_id, channel_id in (("a1", "c2"), ("a9", "c1")):
+        with pytest.raises(NotFound):
+            await void(room, request_id, channel_id)
+    assert (await void(room, "a1")).state == "voided"
+    assert (await void(room, "a1")).state == "voided"
+    assert (await room.authorize(ask("a2", 9 * USD))).allowed
+    await room.hear([feed.channel(paid("a2", "1"))])
+    with pytest.raises(AlreadyExists):
+        await void(room, "a2")
+    again = await room.authorize(ask("a2", 9 * USD))
+    assert (again.allowed, again.already_settled) == (True, True)
+
+
+async def test_what_another_run_reports_of_a_request_settles_nothing(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    await room.authorize(ask("a1", 6 * USD))
+    await room.hear([feed.channel(started("r9")), feed.channel(paid("a1", "1", "r9"))])
+    assert (await held(room, state="open")).total == 1
+
+
+async def test_a_request_that_was_reported_before_it_was_asked_for_is_paid(
+    room: LedgerRoom, feed: Feed
+):
+    await know(room, feed)
+    await room.hear([feed.channel(paid("a1", "1"))])
+    answer = await room.authorize(ask("a1", 9 * USD))
+    assert (answer.allowed, answer.already_settled, answer.hold_id) == (True, True, None)
+
+
+async def test_nobodys_silence_is_a_yes_where_money_is_held(room: LedgerRoom, feed: Feed):
+    await know(room, feed, on_unreachable=OnUnreachable.ALLOW)
+    assert (await room.authorize(ask("a1"))).on_unreachable is OnUnreachable.REFUSE
+
+
+async def test_a_stop_says_what_is_held(room: LedgerRoom, feed: Feed):
+    await know(room, feed)
+    assert not (await room.authorize(ask("a1", 11 * USD))).allowed
+    assert await room.rows("SELECT 1 FROM cap_notice") == [], "the cap has all its room"
+    await room.authorize(ask("a2", 9 * USD))
+    assert not (await room.authorize(ask("a3", 2 * USD))).allowed
+    (row,) = await room.rows("SELECT body FROM outbox WHERE subject LIKE '%cap_stopped%'")
+    assert b'"held_nanousd":9000000000' in bytes(row["body"])
+
+
+async def test_two_hundred_at_once_on_two_processes_hold_no_cent_too_much(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed, org_cap=50 * USD)
+    other = LedgerRoom(room.database._dsn)
+    loops = [asyncio.ensure_future(one.authorizer.group.run()) for one in (room, other)]
+    try:
+        from services.ledger.requests.facts import Asked as Question_
+
+        asked = [Question_("acme", "c1", ask(f"a{n}", USD + n)) for n in range(200)]
+        stop = asyncio.Event()
+        looking = asyncio.ensure_future(checker.run(stop))
+        answers = await asyncio.gather(
+            *((room, other)[n % 2].authorizer.group.submit(one) for n, one in enumerate(asked)),
+            *(
+                (room, other)[(n + 1) % 2].authorizer.group.submit(asked[n])
+                for n in range(0, 200, 5)
+            ),
+        )
+        stop.set()
+        await looking
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await other.close()
+    allowed = {answer.request_id for answer in answers if answer.allowed}
+    assert len(allowed) == 49, "49 fit, and 50 do not"
+    for n in range(0, 200, 5):
+        assert answers[200 + n // 5] == answers[n], "asked twice, answered alike"
+    assert (await held(room, state="open")).total == 49
