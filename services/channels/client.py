@@ -83,6 +83,7 @@ class Channel:
             FileSpool(spool_path, spool_bytes_max) if spool_path else MemorySpool(spool_bytes_max)
         )
         self._draining: asyncio.Task[None] | None = None
+        self._voiding: set[asyncio.Task[None]] = set()
         # Until the organization has answered once, no answer means no (design.md 2, *Questions*).
         self._on_unreachable = OnUnreachable.REFUSE
 
@@ -180,7 +181,31 @@ class Channel:
         if self._on_unreachable is OnUnreachable.ALLOW:
             LOG.warning("request %s goes on unheard: %s", question.request_id, unheard)
             return None
+        # The answer may have been lost on its way, and with it the word of a hold.
+        self._let_go_soon(question.request_id)
         raise unheard
+
+    def _let_go_soon(self, request_id: str) -> None:
+        task = asyncio.create_task(self.void(request_id), name=f"void of {request_id}")
+        self._voiding.add(task)
+        task.add_done_callback(self._voiding.discard)
+
+    async def void(self, request_id: str) -> None:
+        """Let go of what is held for a request that was not sent.
+
+        Nothing is lost where nobody hears it: a hold that is never reported expires.
+        """
+        for _ in range(ASK_TRIES):
+            try:
+                await self._transport.void_hold(request_id, timeout_s=DEADLINE_S)
+            except RiendaUnreachable as error:
+                LOG.info("the hold of %s is left to expire: %s", request_id, error)
+            except (ChannelError, Fault) as error:
+                # In recorded mode nothing is held; a request that was reported was sent.
+                LOG.debug("nothing to let go of for %s: %s", request_id, error)
+                return
+            else:
+                return
 
     def _keep(self, event: Said) -> None:
         try:
@@ -208,6 +233,8 @@ class Channel:
             self._draining = asyncio.create_task(self._drain(), name="drain of the spool")
 
     async def _drain_last(self) -> None:
+        if self._voiding:
+            await asyncio.wait(self._voiding)
         if self._draining is not None:
             await asyncio.wait({self._draining})
         await self._drain()

@@ -46,6 +46,25 @@ class BudgetRefused(ChannelError):
         self.authorization = authorization
 
 
+class RateLimited(BudgetRefused):
+    """The agent has sent as many requests as it may in a minute: ask again, with the same id."""
+
+    code = "rate-limited"
+
+    def __init__(self, authorization: Authorization) -> None:
+        """Say how long to wait (seconds)."""
+        super().__init__(authorization)
+        self.retry_after_s = authorization.retry_after_s or 0
+
+
+def refused(authorization: Authorization) -> BudgetRefused:
+    """The error of an answer that says no."""
+    refusal = authorization.refusal
+    if refusal is not None and refusal.code == "rate_limited":
+        return RateLimited(authorization)
+    return BudgetRefused(authorization)
+
+
 class EventRefused(ChannelError):
     """An event was understood and not taken, for a reason that will not change."""
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Required, Self, TypedDict
+from typing import Final, Literal, Required, Self, TypedDict
 
 from uuid_utils.compat import uuid7
 
 from contracts.channel import IngestionReported, PriceContext, ProviderCost, Tokens
 from contracts.ledger import Authorization, Authorize
 from contracts.types import UsageKind
-from services.channels.errors import BudgetRefused, ChannelError
+from services.channels.errors import ChannelError, refused
 from services.channels.request import UNHEARD
 from services.channels.speaking import Voice, despite_cancellation
 from services.channels.transport import Said, derived_id
@@ -40,6 +40,9 @@ class IngestionContext(TypedDict, total=False):
     output_tokens_max: int
     cost_nanousd_max: int
     request_timeout_s: int
+    """How long its provider may take: what is held for it waits so long for the report."""
+    cache_write: Literal["none", "5m", "1h"]
+    """Which cache its input may be written to. Default: not stated, so the dearest is held."""
     must_fit: bool
     """Refuse in any mode when the stated most exceeds what remains."""
     key_id: str
@@ -54,6 +57,7 @@ class IngestionGuard:
         self.authorization: Authorization | None = None
         """The ledger's answer; null where nobody answered and the organization allows that."""
         self._voice = voice
+        self._is_unsent = False
         self._context = context
         self._said: IngestionReported | None = None
 
@@ -62,14 +66,28 @@ class IngestionGuard:
 
         Raises:
             BudgetRefused: the answer is no; it holds the sentence and the cap that bound.
+            RateLimited: as `BudgetRefused`; the same request may be asked for again later.
             RiendaUnreachable: nobody answered, and that means no.
             CredentialRefused: the key or the bus user is not accepted.
         """
         self._started_at = self._voice.clock.now()
         self.authorization = await self._voice.ask(self._question())
         if self.authorization is not None and not self.authorization.allowed:
-            raise BudgetRefused(self.authorization)
+            raise refused(self.authorization)
         return self
+
+    @property
+    def output_tokens_max(self) -> int | None:
+        """What to pass to the provider as its limit: the answer's, else your own; null for none.
+
+        Where the organization holds money, more output than this is not covered.
+        """
+        granted = self.authorization.output_tokens_max if self.authorization else None
+        return granted if granted is not None else self._context.get("output_tokens_max")
+
+    def not_sent(self) -> None:
+        """Tell that the request did not go out: what is held for it is let go, nothing is said."""
+        self._is_unsent = True
 
     def report(
         self,
@@ -116,6 +134,9 @@ class IngestionGuard:
                 raised nothing; otherwise it is a note on the block's own exception.
         """
         said = self._said
+        if self._is_unsent and said is None:
+            await despite_cancellation(self._voice.void(self.request_id))
+            return
         if said is None:
             self._voice.requests_unknown += 1
             LOG.warning("request %s ended without a report: unknown spend", self.request_id)
@@ -149,4 +170,5 @@ class IngestionGuard:
             cost_nanousd_max=context.get("cost_nanousd_max"),
             request_timeout_s=context.get("request_timeout_s"),
             must_fit=context.get("must_fit", False),
+            cache_write=context.get("cache_write"),
         )

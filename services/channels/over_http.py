@@ -120,14 +120,28 @@ class HttpTransport:
         except (ValidationError, ValueError) as error:
             raise AnswerUnreadable(f"{self._base_url} answered no authorization") from error
 
+    async def void_hold(self, request_id: str, *, timeout_s: float = DEADLINE_S) -> None:
+        """Say that a request was not sent.
+
+        Raises: as `publish`; `NotFound` where nothing is held for it.
+        """
+        path = f"/api/v1/holds/{quote(request_id, safe='')}"
+        await self._send("DELETE", path, None, timeout_s=timeout_s)
+
     async def _post(self, path: str, body: bytes, *, timeout_s: float) -> httpx.Response:
+        return await self._send("POST", path, body, timeout_s=timeout_s)
+
+    async def _send(
+        self, method: str, path: str, body: bytes | None, *, timeout_s: float
+    ) -> httpx.Response:
         try:
             # httpx bounds each step of a call; the deadline is the whole call's.
             async with asyncio.timeout(timeout_s):
-                answer = await self._client.post(
+                answer = await self._client.request(
+                    method,
                     self._base_url + path,
                     content=body,
-                    headers={"Content-Type": "application/json"},
+                    headers={} if body is None else {"Content-Type": "application/json"},
                     timeout=timeout_s,
                 )
         except (httpx.TransportError, TimeoutError) as error:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import nats.errors
@@ -23,11 +23,14 @@ from contracts import catalog, subjects
 from contracts.channel import RunHeartbeat
 from contracts.envelope import Ask, Event, encode, message_id
 from contracts.errors import Fault, Forbidden, Invalid, Retryable, Unauthenticated, fault_from
+from contracts.holds import HoldVoided, VoidHold
 from contracts.ledger import Authorization, Authorize
+from contracts.types import Wire
 from contracts.upcast import read_event
 from services.channels.errors import AnswerUnreadable, CredentialRefused, RiendaUnreachable
 from services.channels.transport import DEADLINE_S, Outcome, Said, Verdict
 
+T = TypeVar("T", bound=Wire)
 LOG: Final = logging.getLogger("rienda.channel")
 CONNECT_S: Final = 1.0
 """How long a call waits for the connection, which is tried for until the transport closes."""
@@ -177,9 +180,21 @@ class NatsTransport:
             AnswerUnreadable: the answer is none.
             contracts.errors.Fault: the question was refused.
         """
-        asked = catalog.find_question("ledger", "authorize")
-        subject = subjects.question_subject(asked, self._org, "channel", self._channel_id)
         frame = Ask[Authorize](data=question, timeout_ms=max(1, int(timeout_s * 1000)))
+        return await self._ask("authorize", frame, Authorization, timeout_s)
+
+    async def void_hold(self, request_id: str, *, timeout_s: float = DEADLINE_S) -> None:
+        """Say that a request was not sent.
+
+        Raises: as `authorize`; `NotFound` where nothing is held for it.
+        """
+        asked = VoidHold(request_id=request_id)
+        frame = Ask[VoidHold](data=asked, timeout_ms=max(1, int(timeout_s * 1000)))
+        await self._ask("void_hold", frame, HoldVoided, timeout_s)
+
+    async def _ask(self, name: str, frame: Ask[Any], answers: type[T], timeout_s: float) -> T:
+        asked = catalog.find_question("ledger", name)
+        subject = subjects.question_subject(asked, self._org, "channel", self._channel_id)
         try:
             async with asyncio.timeout(timeout_s):
                 client = await self._connected()
@@ -187,7 +202,7 @@ class NatsTransport:
         except TimeoutError as error:
             raise RiendaUnreachable(f"no answer on {subject} in time") from error
         try:
-            answer = catalog.answer_model(Authorization).model_validate_json(body)
+            answer = catalog.answer_model(answers).model_validate_json(body)
         except ValidationError as error:
             raise AnswerUnreadable(f"the answer on {subject} is none of a ledger") from error
         if answer.error is not None:
@@ -199,7 +214,7 @@ class NatsTransport:
                     answer.error.details,
                 )
             )
-        if not isinstance(answer.data, Authorization):
+        if not isinstance(answer.data, answers):
             raise AnswerUnreadable(f"the answer on {subject} is empty")
         return answer.data
 

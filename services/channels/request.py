@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Required, Self, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, Required, Self, TypedDict
 
 from uuid_utils.compat import uuid7
 
 from contracts.channel import PriceContext, ProviderCost, Tokens, UsageReported
 from contracts.ledger import Authorization
 from contracts.types import UsageKind
-from services.channels.errors import BudgetRefused, ChannelError
+from services.channels.errors import ChannelError, refused
 from services.channels.speaking import Voice, despite_cancellation
 from services.channels.transport import Said, derived_id
 
@@ -41,6 +41,9 @@ class RequestContext(TypedDict, total=False):
     output_tokens_max: int
     cost_nanousd_max: int
     request_timeout_s: int
+    """How long its provider may take: what is held for it waits so long for the report."""
+    cache_write: Literal["none", "5m", "1h"]
+    """Which cache its input may be written to. Default: not stated, so the dearest is held."""
     must_fit: bool
     """Refuse in any mode when the stated most exceeds what remains."""
     key_id: str
@@ -56,6 +59,7 @@ class RequestGuard:
         self.authorization: Authorization | None = None
         """The ledger's answer; null where nobody answered and the organization allows that."""
         self._voice = voice
+        self._is_unsent = False
         self._run = run
         self._context = context
         self._usage: UsageReported | None = None
@@ -65,6 +69,7 @@ class RequestGuard:
 
         Raises:
             BudgetRefused: the answer is no; it holds the sentence and the cap that bound.
+            RateLimited: as `BudgetRefused`; the same request may be asked for again later.
             RiendaUnreachable: nobody answered, and that means no.
             CredentialRefused: the key or the bus user is not accepted.
         """
@@ -72,8 +77,21 @@ class RequestGuard:
         question = self._run.question(self.request_id, self._context)
         self.authorization = await self._voice.ask(question)
         if self.authorization is not None and not self.authorization.allowed:
-            raise BudgetRefused(self.authorization)
+            raise refused(self.authorization)
         return self
+
+    @property
+    def output_tokens_max(self) -> int | None:
+        """What to pass to the provider as its limit: the answer's, else your own; null for none.
+
+        Where the organization holds money, more output than this is not covered.
+        """
+        granted = self.authorization.output_tokens_max if self.authorization else None
+        return granted if granted is not None else self._context.get("output_tokens_max")
+
+    def not_sent(self) -> None:
+        """Tell that the request did not go out: what is held for it is let go, nothing is said."""
+        self._is_unsent = True
 
     def report(
         self,
@@ -122,6 +140,9 @@ class RequestGuard:
                 raised nothing; otherwise it is a note on the block's own exception.
         """
         usage = self._usage
+        if self._is_unsent and usage is None:
+            await despite_cancellation(self._voice.void(self.request_id))
+            return
         if usage is None:
             self._voice.requests_unknown += 1
             LOG.warning("request %s ended without a report: unknown spend", self.request_id)

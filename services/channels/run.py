@@ -220,6 +220,7 @@ class RunSession:
             cost_nanousd_max=context.get("cost_nanousd_max"),
             request_timeout_s=context.get("request_timeout_s"),
             must_fit=context.get("must_fit", False),
+            cache_write=context.get("cache_write"),
         )
 
     def _start_of(self, now: datetime) -> RunStarted:

@@ -32,6 +32,10 @@ class Voice(Protocol):
         """Ask; nothing when nobody answered and the organization allows that."""
         ...
 
+    async def void(self, request_id: str) -> None:
+        """Let go of what is held for a request that was not sent; raises nothing."""
+        ...
+
 
 async def despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
     """Wait for work that must end, even when the waiting task is cancelled; then obey.

@@ -93,6 +93,10 @@ class Transport(Protocol):
         """Ask whether one request may be sent. A refusal is an answer."""
         ...
 
+    async def void_hold(self, request_id: str, *, timeout_s: float) -> None:
+        """Say that a request was not sent. That nothing is held for it is a fault `NotFound`."""
+        ...
+
 
 def derived_id(*parts: str, said: Wire | None = None) -> str:
     """An event id made of its business key and, where given, a digest of what is said.

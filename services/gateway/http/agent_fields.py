@@ -7,7 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import orjson
 from pydantic import ConfigDict, Field, field_validator
 
-from contracts.directory import ENVIRONMENTS_MAX, AgentEnvironment, AgentGrant, PinnedDelegate
+from contracts.directory import (
+    ENVIRONMENTS_MAX,
+    AgentEnvironment,
+    AgentGrant,
+    PinnedDelegate,
+    RequestsPerMinute,
+)
 from contracts.types import AgentId, Details, Id, Instant, Revision, Wire
 from services.gateway.domain.names import clean_name
 from services.gateway.http.fields import (
@@ -30,6 +36,8 @@ class Budget(Body):
     """`monthly_usd`: the agent's cap per calendar month; null for none."""
 
     monthly_usd: UsdCap | None = None
+    requests_per_minute: RequestsPerMinute | None = None
+    """Requests that it is allowed in any minute; null for as many as it asks for."""
 
 
 class PinnedDelegateIn(Body):
@@ -68,7 +76,10 @@ class AgentSpec(Body):
         """As the contract's fields, money in nano-USD."""
         return {
             **dict(self),
-            "budget": {"monthly_nanousd": self.budget.monthly_usd},
+            "budget": {
+                "monthly_nanousd": self.budget.monthly_usd,
+                "requests_per_minute": self.budget.requests_per_minute,
+            },
             "delegates": tuple(PinnedDelegate(**dict(pin)) for pin in self.delegates),
         }
 
@@ -126,6 +137,7 @@ class AgentRow(Wire):
     owner_user_id: Id | None
     visibility: Visibility
     budget_monthly_usd: Usd | None
+    budget_requests_per_minute: int | None
     cap_revision: Revision
     delegates: tuple[PinnedDelegate, ...]
     max_steps: int | None

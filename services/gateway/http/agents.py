@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from contracts.directory import AgentArchived, AgentPublished
+from contracts.directory import AgentArchived, AgentBudget, AgentPublished
 from services.gateway.domain import directory
 from services.gateway.domain.permissions import AGENTS_EDIT, AGENTS_PUBLISH, AGENTS_VIEW
 from services.gateway.errors import (
@@ -43,6 +43,7 @@ def fields_of(stored: StoredAgent) -> dict[str, Any]:
     return {
         **dict(stored.published),
         "budget_monthly_usd": stored.published.budget.monthly_nanousd,
+        "budget_requests_per_minute": stored.published.budget.requests_per_minute,
         "archived_at": stored.archived_at,
         "entity_revision": stored.entity_revision,
         "created_at": stored.created_at,
@@ -75,7 +76,7 @@ async def _publish(
     await record_act(connection, act, said)
     created_at = before.created_at if before else said.published_at
     stored = StoredAgent(said.agent_id, said.entity_revision, said, created_at, None)
-    changed = said.budget.monthly_nanousd is not None or (
+    changed = said.budget != AgentBudget() or (
         before is not None and before.published.budget != said.budget
     )
     # What still has to be applied is asked for after the commit.

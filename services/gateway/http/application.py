@@ -27,6 +27,7 @@ from services.gateway.http import (
     events,
     feed,
     grants,
+    holds,
     invitations,
     live,
     members,
@@ -66,6 +67,7 @@ RESOURCES: Final[tuple[HTTPRouteHandler, ...]] = (
     *runs.ROUTES,
     *entries.ROUTES,
     *spend.ROUTES,
+    *holds.ROUTES,
     *roles.ROUTES,
 )
 

@@ -5,7 +5,7 @@ A refusal is an answer, not an error: both are 200 (http.md).
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -70,6 +70,8 @@ class AuthorizeIn(Body):
     cost_usd_max: UsdIn | None = None
     request_timeout_s: Annotated[int, Field(ge=1, le=86_400, strict=True)] | None = None
     must_fit: bool = False
+    cache_write: Literal["none", "5m", "1h"] | None = None
+    """Which cache the input may be written to; where absent the dearest is assumed."""
 
     def question(self, run_id: str | None) -> ledger.Authorize:
         """As the ledger hears it, money in nano-USD.
@@ -99,7 +101,12 @@ class Refusal(Wire):
     name: str | None
     limit_usd: Usd | None
     spent_usd: Usd | None
+    held_usd: Usd | None
+    """For requests under way, beside what is spent; null in recorded mode."""
+    asked_usd: Usd | None
+    """The most that this request may cost, where it is known."""
     is_partial: bool
+    requests_per_minute: int | None
 
 
 class CapLeft(Wire):
@@ -110,6 +117,7 @@ class CapLeft(Wire):
     name: str
     limit_usd: Usd
     spent_usd: Usd
+    held_usd: Usd
     remaining_usd: Usd
     is_partial: bool
     cap_revision: Revision | None
@@ -126,13 +134,23 @@ class Authorization(Wire):
     partial: bool
     on_unreachable: OnUnreachable
     decided_at: Instant
+    hold_id: Id | None
+    held_usd: Usd | None
+    """Strict mode: what is held for this request until it is reported, voided, or expires."""
+    output_tokens_max: int | None
+    """The most output that this answer covers: pass it to the provider as its limit."""
+    unpriced: bool
+    already_settled: bool
+    retry_after_s: int | None
+    """When to ask again, where `rate_limited`."""
 
 
 def _shown(decided: ledger.Authorization) -> Authorization:
     refusal = decided.refusal
     return Authorization(
         **{
-            **dict(decided),
+            **_without_nanousd(decided),
+            "held_usd": decided.held_nanousd,
             "refusal": _refusal(refusal) if refusal else None,
             "remaining": tuple(_cap_left(cap) for cap in decided.remaining),
         }
@@ -144,6 +162,8 @@ def _refusal(refusal: ledger.Refusal) -> Refusal:
         **_without_nanousd(refusal),
         limit_usd=refusal.limit_nanousd,
         spent_usd=refusal.spent_nanousd,
+        held_usd=refusal.held_nanousd,
+        asked_usd=refusal.asked_nanousd,
     )
 
 
@@ -152,6 +172,7 @@ def _cap_left(cap: ledger.CapLeft) -> CapLeft:
         **_without_nanousd(cap),
         limit_usd=cap.limit_nanousd,
         spent_usd=cap.spent_nanousd,
+        held_usd=cap.held_nanousd,
         remaining_usd=cap.remaining_nanousd,
     )
 

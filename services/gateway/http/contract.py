@@ -162,6 +162,7 @@ PATH_IDS: Final[dict[str, tuple[str, TypeAdapter[str]]]] = {
     "run_id": ("run", TypeAdapter(Id)),
     "entry_id": ("entry", TypeAdapter(Id)),
     "ingestion_id": ("ingestion", TypeAdapter(Id)),
+    "hold_id": ("hold", TypeAdapter(Id)),
     "user_id": ("member", TypeAdapter(Id)),
     "department_id": ("department", TypeAdapter(Id)),
     "invitation_id": ("invitation", TypeAdapter(Id)),

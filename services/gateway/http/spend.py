@@ -216,7 +216,11 @@ class Cap(Wire):
     month: Month
     limit_usd: Usd
     spent_usd: Usd
+    held_usd: Usd
+    """For requests under way, beside what is spent (strict mode)."""
     late_usd: Usd
+    overrun_usd: Usd
+    """By how much it was exceeded: `/overruns`."""
     remaining_usd: Usd
     is_partial: bool
     cap_revision: Revision
@@ -230,7 +234,9 @@ def _cap(row: ledger.CapRow) -> Cap:
         **{name: value for name, value in row if name in Cap.model_fields},
         limit_usd=row.limit_nanousd,
         spent_usd=row.spent_nanousd,
+        held_usd=row.held_nanousd,
         late_usd=row.late_nanousd,
+        overrun_usd=row.overrun_nanousd,
         remaining_usd=row.remaining_nanousd,
     )
 

@@ -83,6 +83,7 @@ class RecordingTransport:
         self.said: dict[str, Said] = {}
         self.calls: list[Sequence[Said]] = []
         self.asked: list[Authorize] = []
+        self.voided: list[str] = []
         self.failures: list[Exception | None] = []
         self.refusals: dict[str, tuple[str, str]] = {}
         """Name of an event in the catalogue: reason and message."""
@@ -103,6 +104,10 @@ class RecordingTransport:
         self._fail()
         self.asked.append(question)
         return self.answer(question)
+
+    async def void_hold(self, request_id: str, *, timeout_s: float) -> None:
+        self._fail()
+        self.voided.append(request_id)
 
     def of(self, name: str) -> list[Any]:
         """The data of every event of this name, in the order in which it was first said."""
