@@ -54,6 +54,9 @@ RELEASED: dict[str, Any] = {
 }
 SHELLS = ("$defs", "properties", "anyOf")
 SUMS = {
+    "overrun_noted.v1.OverrunNoted.amount_nanousd",
+    "overrun_noted.v1.OverrunNoted.held_nanousd",
+    "overrun_noted.v1.OverrunNoted.spent_nanousd",
     "run_changed.v1.Totals.cost_nanousd",
     *(f"run_changed.v1.TokenSums.{name}" for name in TokenSums.model_fields),
     *(

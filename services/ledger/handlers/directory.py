@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from services.ledger.domain.departments import changed_spans
 from services.ledger.domain.months import month_of
-from services.ledger.handlers.overrunning import note_caps_set, strict_months
 from services.ledger.store import caps, departments, directory, people
+from services.ledger.store.exceeding import note_caps_set, strict_months
 from services.ledger.store.notices import warn_of_caps
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from services.ledger.domain.books import Books
 from services.ledger.domain.months import month_of
 from services.ledger.domain.overruns import Moved
 from services.ledger.handlers.holding import count_again
-from services.ledger.handlers.overrunning import note_moved, strict_months
 from services.ledger.store import departments, directory, entries, runs
+from services.ledger.store.exceeding import note_moved, strict_months
 from services.ledger.store.notices import warn_of_caps
 from shared.db import is_transient
 from shared.log import logger

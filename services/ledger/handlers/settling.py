@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from services.ledger.domain.holds import CapKey, Paid
 from services.ledger.domain.overruns import Moved
-from services.ledger.handlers.overrunning import note_moved, strict_months
 from services.ledger.store import holds
+from services.ledger.store.exceeding import note_moved, strict_months
 
 if TYPE_CHECKING:
     from services.ledger.domain.merging import Draft

@@ -27,10 +27,10 @@ from services.ledger.errors import (
     EntryIsCorrection,
     EntryUnknown,
 )
-from services.ledger.handlers.overrunning import note_moved, strict_months
 from services.ledger.store import corrections, directory, entries, runs
 from services.ledger.store.corrections import Correction
 from services.ledger.store.departments import share_directories
+from services.ledger.store.exceeding import note_moved, strict_months
 from services.ledger.store.notices import warn_of_caps
 from shared import audit
 

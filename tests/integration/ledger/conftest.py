@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.admission_checker import Checker
 from tests.factories import Feed
 from tests.ledger_room import LedgerRoom
 
@@ -19,3 +20,10 @@ async def room(room_database):
 @pytest.fixture
 def feed():
     return Feed()
+
+
+@pytest.fixture
+async def checker(room: LedgerRoom):
+    checker = Checker(room.database._dsn)
+    yield checker
+    await checker.look()

@@ -2,101 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import timedelta
-
 import pytest
 
 from contracts.channel import ProviderCost
-from contracts.envelope import Actor
-from contracts.errors import AlreadyExists, NotFound
-from contracts.holds import HoldPage, HoldVoided, ListHolds, ListOverruns, OverrunPage, VoidHold
-from contracts.ledger import Authorize
-from contracts.subjects import Asked
-from contracts.types import CapMode, OnUnreachable, UnpricedPolicy
-from services.ledger.domain.holds import GRACE, GRANT_TOKENS_MAX, GRANT_TOKENS_MIN
-from shared.questions import Question
+from contracts.types import CapMode, UnpricedPolicy
+from services.ledger.domain.holds import GRANT_TOKENS_MAX, GRANT_TOKENS_MIN
 from tests.admission_checker import Checker
 from tests.factories import (
     Feed,
     agent,
     belongs,
     department,
-    heartbeat,
     ingestion,
-    minutes,
     organization,
     started,
-    usage,
 )
+from tests.integration.ledger.asking import USD, ask, held, know, overruns, paid
 from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
-USD = 10**9
-
-
-def ask(request_id: str = "a1", cost: int | None = USD, **changes) -> Authorize:
-    values = {
-        "request_id": request_id,
-        "run_id": "r1",
-        "root_run_id": "r1",
-        "agent_id": "coder",
-        "root_agent_id": "coder",
-        "user_id": "user-1",
-        "started_by_user_id": "user-1",
-        "model": "claude-opus-4-6",
-        "provider": "anthropic",
-        "cost_nanousd_max": cost,
-    }
-    return Authorize(**(values | changes))
-
-
-def paid(request_id: str, usd: str, run_id: str = "r1", **changes):
-    cost = ProviderCost(amount=usd, currency="USD")
-    return usage(request_id, run_id, provider_cost=cost, **changes)
-
-
-async def know(room: LedgerRoom, feed: Feed, *, org_cap: int | None = 10 * USD, **changes) -> None:
-    await room.know(feed)
-    strict = organization(
-        entity_revision=2,
-        monthly_budget_nanousd=org_cap,
-        cap_mode=CapMode.STRICT,
-        **changes,
-    )
-    await room.hear([feed.directory(strict, "acme"), feed.channel(started("r1"))])
-
-
-async def void(room: LedgerRoom, request_id: str, channel_id: str = "c1") -> HoldVoided:
-    asked = Question(VoidHold(request_id=request_id), Asked("acme", "channel", channel_id), None)
-    return await room.desk.answer_void_hold(asked)
-
-
-async def held(room: LedgerRoom, **asked) -> HoldPage:
-    question = Question(ListHolds(**asked), Asked("acme", "room", "gateway"), None)
-    return await room.desk.answer_list_holds(question)
-
-
-async def overruns(room: LedgerRoom) -> OverrunPage:
-    question = Question(ListOverruns(), Asked("acme", "room", "gateway"), Actor(pseudonym="p"))
-    return await room.desk.answer_list_overruns(question)
-
-
-async def handle_until(room: LedgerRoom, at) -> None:
-    """Let the ledger have handled everything that was said before a moment."""
-    await room.rows(
-        "INSERT INTO watermark SELECT s, $1, $1 FROM unnest(ARRAY['CHANNEL', 'PULSE']) AS s "
-        "ON CONFLICT (stream) DO UPDATE SET handled_until = $1",
-        at,
-    )
-    room.clock.at = at
-
-
-@pytest.fixture
-async def checker(room: LedgerRoom):
-    checker = Checker(room.database._dsn)
-    yield checker
-    await checker.look()
 
 
 async def test_what_is_held_counts_and_is_shown_beside_what_is_spent(
@@ -279,126 +203,3 @@ async def test_free_and_unpriced_models(room: LedgerRoom, feed: Feed):
     )
     await room.hear([feed.directory(refusing, "acme")])
     assert (await room.authorize(ask("a6", **unknown))).refusal.code == "unpriced_model"
-
-
-async def test_a_hold_expires_when_its_time_is_over_and_everything_before_is_handled(
-    room: LedgerRoom, feed: Feed, checker: Checker
-):
-    await know(room, feed)
-    begun = room.clock.at
-    await room.authorize(ask("a1", 9 * USD, request_timeout_s=30))
-    over = begun + timedelta(seconds=30) + GRACE
-    await handle_until(room, over - timedelta(seconds=1))
-    await room.keeper.keep()
-    assert (await held(room, state="open")).total == 1
-    room.clock.at = over
-    await room.keeper.keep()
-    assert (await held(room, state="open")).total == 1, "reports may wait in the stream"
-    await handle_until(room, over)
-    await room.keeper.keep()
-    assert (await held(room, state="expired")).total == 1
-    assert len(await room.rows("SELECT 1 FROM outbox WHERE subject LIKE '%hold_expired%'")) == 1
-    assert (await room.authorize(ask("a2", 9 * USD))).allowed
-    with pytest.raises(AlreadyExists, match="new request id"):
-        await room.authorize(ask("a1", 9 * USD, request_timeout_s=30))
-    await room.hear([feed.channel(paid("a1", "4", occurred_at=begun))])
-    (row,) = (await overruns(room)).items
-    assert (row.cause, row.amount_nanousd) == ("settled_late", 3 * USD)
-
-
-async def test_signs_of_life_of_its_run_prolong_a_hold(room: LedgerRoom, feed: Feed):
-    await know(room, feed)
-    begun = room.clock.at
-    await room.authorize(ask("a1", USD, request_timeout_s=30))
-    alive_at = begun + minutes(3)
-    beat = feed.channel(heartbeat("r1", at=alive_at), at=alive_at, stored_at=alive_at)
-    room.clock.at = alive_at
-    await room.hear([beat])
-    await handle_until(room, alive_at + GRACE / 2)
-    await room.keeper.keep()
-    (row,) = (await held(room, state="open")).items
-    assert row.expires_at == alive_at + GRACE
-    await handle_until(room, alive_at + GRACE)
-    await room.keeper.keep()
-    assert (await held(room, state="open")).total == 0
-
-
-async def test_only_who_asked_voids_and_only_what_was_not_reported(room: LedgerRoom, feed: Feed):
-    await know(room, feed)
-    await room.authorize(ask("a1", 9 * USD))
-    for request_id, channel_id in (("a1", "c2"), ("a9", "c1")):
-        with pytest.raises(NotFound):
-            await void(room, request_id, channel_id)
-    assert (await void(room, "a1")).state == "voided"
-    assert (await void(room, "a1")).state == "voided"
-    assert (await room.authorize(ask("a2", 9 * USD))).allowed
-    await room.hear([feed.channel(paid("a2", "1"))])
-    with pytest.raises(AlreadyExists):
-        await void(room, "a2")
-    again = await room.authorize(ask("a2", 9 * USD))
-    assert (again.allowed, again.already_settled) == (True, True)
-
-
-async def test_what_another_run_reports_of_a_request_settles_nothing(
-    room: LedgerRoom, feed: Feed, checker: Checker
-):
-    await know(room, feed)
-    await room.authorize(ask("a1", 6 * USD))
-    await room.hear([feed.channel(started("r9")), feed.channel(paid("a1", "1", "r9"))])
-    assert (await held(room, state="open")).total == 1
-
-
-async def test_a_request_that_was_reported_before_it_was_asked_for_is_paid(
-    room: LedgerRoom, feed: Feed
-):
-    await know(room, feed)
-    await room.hear([feed.channel(paid("a1", "1"))])
-    answer = await room.authorize(ask("a1", 9 * USD))
-    assert (answer.allowed, answer.already_settled, answer.hold_id) == (True, True, None)
-
-
-async def test_nobodys_silence_is_a_yes_where_money_is_held(room: LedgerRoom, feed: Feed):
-    await know(room, feed, on_unreachable=OnUnreachable.ALLOW)
-    assert (await room.authorize(ask("a1"))).on_unreachable is OnUnreachable.REFUSE
-
-
-async def test_a_stop_says_what_is_held(room: LedgerRoom, feed: Feed):
-    await know(room, feed)
-    assert not (await room.authorize(ask("a1", 11 * USD))).allowed
-    assert await room.rows("SELECT 1 FROM cap_notice") == [], "the cap has all its room"
-    await room.authorize(ask("a2", 9 * USD))
-    assert not (await room.authorize(ask("a3", 2 * USD))).allowed
-    (row,) = await room.rows("SELECT body FROM outbox WHERE subject LIKE '%cap_stopped%'")
-    assert b'"held_nanousd":9000000000' in bytes(row["body"])
-
-
-async def test_two_hundred_at_once_on_two_processes_hold_no_cent_too_much(
-    room: LedgerRoom, feed: Feed, checker: Checker
-):
-    await know(room, feed, org_cap=50 * USD)
-    other = LedgerRoom(room.database._dsn)
-    loops = [asyncio.ensure_future(one.authorizer.group.run()) for one in (room, other)]
-    try:
-        from services.ledger.requests.facts import Asked as Question_
-
-        asked = [Question_("acme", "c1", ask(f"a{n}", USD + n)) for n in range(200)]
-        stop = asyncio.Event()
-        looking = asyncio.ensure_future(checker.run(stop))
-        answers = await asyncio.gather(
-            *((room, other)[n % 2].authorizer.group.submit(one) for n, one in enumerate(asked)),
-            *(
-                (room, other)[(n + 1) % 2].authorizer.group.submit(asked[n])
-                for n in range(0, 200, 5)
-            ),
-        )
-        stop.set()
-        await looking
-    finally:
-        for loop in loops:
-            loop.cancel()
-        await other.close()
-    allowed = {answer.request_id for answer in answers if answer.allowed}
-    assert len(allowed) == 49, "49 fit, and 50 do not"
-    for n in range(0, 200, 5):
-        assert answers[200 + n // 5] == answers[n], "asked twice, answered alike"
-    assert (await held(room, state="open")).total == 49
