@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from decimal import Decimal
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import asyncpg
@@ -39,6 +41,10 @@ FLOOD_EVENTS = 1_500
 class World:
     """Processes, an organization with channels, and the events that were acknowledged."""
 
+    parts: tuple[tuple[str, str], ...] = PARTS
+    environment: Mapping[str, str] = MappingProxyType({})
+    """What the rooms are told besides where everything is."""
+
     def __init__(self, servers: Servers, chance: random.Random) -> None:
         self.servers = servers
         self.chance = chance
@@ -64,9 +70,12 @@ class World:
                     room,
                     part,
                     self.database,
-                    environment={"RIENDA_LEDGER_TEST_CLOCK": str(self.clock_file)},
+                    environment={
+                        "RIENDA_LEDGER_TEST_CLOCK": str(self.clock_file),
+                        **self.environment,
+                    },
                 )
-                for room, part in PARTS
+                for room, part in self.parts
             )
         )
         self.processes = [*started_, self.bootstrap]

@@ -19,8 +19,7 @@ from contracts.directory import (
     MemberChanged,
     OrganizationChanged,
 )
-from contracts.errors import Invalid
-from contracts.types import CapMode, Details, Wire
+from contracts.types import Details, Wire
 from services.gateway.domain.permissions import APPROVALS_DECIDE, BUDGETS_MANAGE, ORG_SETTINGS
 from services.gateway.domain.zones import change_zone, first_zones
 
@@ -49,9 +48,8 @@ def new_organization(fields: Mapping[str, Any], *, now: datetime) -> Organizatio
     Units: `fields` are those of `ORGANIZATION_FIELDS`, money in nano-USD (None: uncapped).
 
     Raises:
-        Invalid: `timezone_unknown`, `cap_mode_unavailable`.
+        Invalid: `timezone_unknown`.
     """
-    refuse_cap_mode(fields)
     return OrganizationChanged(
         **fields,
         entity_revision=1,
@@ -67,28 +65,14 @@ def change_organization(
     """The next state, or None where nothing changes.
 
     Raises:
-        Invalid: `timezone_unknown`, `cap_mode_unavailable`.
+        Invalid: `timezone_unknown`.
     """
-    refuse_cap_mode(fields)
     changed = dict(fields)
     if "billing_timezone" in fields:
         changed["billing_zones"] = change_zone(
             current.billing_zones, fields["billing_timezone"], now
         )
     return _next(current, changed, stamp="changed_at", now=now)
-
-
-def refuse_cap_mode(fields: Mapping[str, Any]) -> None:
-    """Refuse `strict`, which no ledger enforces yet: a promise that nobody keeps is worse.
-
-    Raises:
-        Invalid: `cap_mode_unavailable`.
-    """
-    if fields.get("cap_mode") is CapMode.STRICT:
-        raise Invalid(
-            "cap_mode: strict is not available yet, caps are enforced as recorded",
-            reason="cap_mode_unavailable",
-        )
 
 
 def publish_agent(

@@ -56,10 +56,13 @@ async def test_a_request_that_was_not_sent_lets_go_of_its_hold_and_says_nothing(
 
 async def test_a_report_beats_the_word_that_nothing_was_sent() -> None:
     transport = RecordingTransport()
-    async with Channel(transport) as channel, channel.run(**CONTEXT) as run:
-        async with run.request(model="m") as request:
-            request.not_sent()
-            request.report(TOKENS)
+    async with (
+        Channel(transport) as channel,
+        channel.run(**CONTEXT) as run,
+        run.request(model="m") as request,
+    ):
+        request.not_sent()
+        request.report(TOKENS)
     assert transport.voided == []
     assert len(transport.of("usage_reported")) == 1
 
@@ -76,10 +79,13 @@ async def test_an_answer_that_was_lost_may_have_held_money() -> None:
 
 async def test_nothing_to_let_go_of_is_no_error() -> None:
     transport = RecordingTransport()
-    async with Channel(transport) as channel, channel.run(**CONTEXT) as run:
-        async with run.request(model="m") as request:
-            request.not_sent()
-            transport.failures = [NotFound("there is no such hold of this channel")]
+    async with (
+        Channel(transport) as channel,
+        channel.run(**CONTEXT) as run,
+        run.request(model="m") as request,
+    ):
+        request.not_sent()
+        transport.failures = [NotFound("there is no such hold of this channel")]
     assert transport.voided == []
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from contracts.directory import AgentPublished, ChannelChanged, OrganizationChanged
-from contracts.errors import Invalid
 from contracts.types import CapMode, OnUnreachable, UnpricedPolicy
 from services.gateway.domain import directory
 
@@ -54,10 +51,10 @@ def test_nothing_changed_is_no_revision() -> None:
     assert directory.change_agent(agent(), {"name": "A"}, now=LATER) is None
 
 
-def test_refuses_a_mode_that_nobody_enforces() -> None:
-    with pytest.raises(Invalid) as refused:
-        organization(cap_mode=CapMode.STRICT)
-    assert refused.value.reason == "cap_mode_unavailable"
+def test_another_mode_is_another_state_under_the_same_cap() -> None:
+    strict = directory.change_organization(organization(), {"cap_mode": CapMode.STRICT}, now=LATER)
+    assert strict is not None
+    assert (strict.cap_mode, strict.cap_revision) == (CapMode.STRICT, 1)
 
 
 def test_a_version_is_whole_and_keeps_the_agents_id() -> None:
