@@ -124,7 +124,12 @@ class Checker:
                     if connection is None or connection.is_closed():
                         connection = await asyncpg.connect(self.url, ssl=False)
                     await self.look_on(connection)
-                except (asyncpg.PostgresConnectionError, OSError, asyncpg.InterfaceError):
+                except (
+                    asyncpg.PostgresConnectionError,
+                    asyncpg.OperatorInterventionError,
+                    asyncpg.InterfaceError,
+                    OSError,
+                ):
                     connection = None
                 await asyncio.sleep(0)
         finally:

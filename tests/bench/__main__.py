@@ -23,6 +23,7 @@ from tests.bench.accounts import bench_accounts, bench_floods
 from tests.bench.asking import bench_authorize
 from tests.bench.gateway import bench_callers, bench_empty_room, bench_streams
 from tests.bench.ingesting import bench_ingest
+from tests.bench.naive import ASKERS, LIMIT_USD, naive_over_usd, strict_over_usd
 from tests.servers import Servers
 
 
@@ -57,6 +58,14 @@ async def main(rounds: int, events: int, asks: int) -> None:
                 *await bench_empty_room(servers),
             ):
                 _add(table, *figure)
+            _add(
+                table,
+                f"over a cap of {LIMIT_USD} USD, {ASKERS} askers at once",
+                "USD",
+                await strict_over_usd(servers),
+                await naive_over_usd(servers),
+                "check, send, add",
+            )
             plain = Servers(Path(folder) / "plain", has_accounts=False)
             await plain.start()
             try:

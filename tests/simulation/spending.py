@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import asyncpg
+import httpx
 
 from contracts.channel import ProviderCost, Tokens
 from contracts.errors import Fault
@@ -69,11 +70,14 @@ class SpendingWorld(World):
     async def change_org(self, **fields: Any) -> None:
         """PATCH the organization, again and again until somebody takes it."""
         while True:
-            answer = await self.http.patch(
-                f"{self.url}/orgs/acme",
-                json=fields,
-                headers={"Authorization": f"Bearer {DEPLOYMENT_KEY}"},
-            )
+            try:
+                answer = await self.http.patch(
+                    f"{self.url}/orgs/acme",
+                    json=fields,
+                    headers={"Authorization": f"Bearer {DEPLOYMENT_KEY}"},
+                )
+            except httpx.HTTPError:
+                continue
             if answer.is_success:
                 return
             assert answer.status_code in (500, 503), answer.text

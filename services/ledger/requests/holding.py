@@ -19,7 +19,7 @@ from services.ledger.domain.holds import Decided, decide_strict, expires_at, key
 from services.ledger.domain.pricing import estimate_question
 from services.ledger.errors import HoldClosed
 from services.ledger.requests.facts import Asked, Facts, caps_over
-from services.ledger.store import caps, holds, rates
+from services.ledger.store import caps, holds, request_rates
 from services.ledger.store.holds import Hold, RequestKey
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from services.ledger.domain.holds import CapKey
     from services.ledger.domain.rate_cards import RateBook
-    from services.ledger.domain.rates import Rate
+    from services.ledger.domain.request_rates import RequestRate
     from services.ledger.store.caps import Spent
     from services.ledger.store.holds import CapState
     from services.ledger.store.questions import Limited
-    from services.ledger.store.rates import AgentKey
+    from services.ledger.store.request_rates import AgentKey
     from shared.db import Connection
 
 
@@ -76,7 +76,7 @@ class Plan:
 
     answers: dict[RequestKey, Authorization] = field(default_factory=dict)
     holds: dict[RequestKey, Hold] = field(default_factory=dict)
-    rates: dict[AgentKey, Rate] = field(default_factory=dict)
+    rates: dict[AgentKey, RequestRate] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class _Group:
 
     states: dict[CapKey, CapState]
     spent: dict[CapKey, Spent]
-    rates: dict[AgentKey, Rate]
+    rates: dict[AgentKey, RequestRate]
     seen: dict[RequestKey, holds.Seen]
     held: dict[CapKey, int] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ class Holding:
             return plan
         agents = {key for one in pending if (key := one.agent_key) is not None}
         keys = {key for one in pending for key in one.cap_keys}
-        locked_rates = await rates.lock(connection, agents)
+        locked_rates = await request_rates.lock(connection, agents)
         group = _Group(
             # In this order: what is read as spent is never older than what is held.
             states=await holds.lock_states(connection, keys),
@@ -202,7 +202,7 @@ class Holding:
             await holds.add_to_states(connection, held, {})
             await holds.save_holds(connection, kept)
         if plan.rates:
-            await rates.save(connection, plan.rates)
+            await request_rates.save(connection, plan.rates)
 
 
 def needs_lock(asked: Asked, answer: Authorization | Fault, facts: Facts) -> bool:

@@ -27,7 +27,7 @@ from services.ledger.domain.holds import (
     granted_tokens,
     prolonged,
 )
-from services.ledger.domain.rates import WINDOW_S, Rate
+from services.ledger.domain.request_rates import WINDOW_S, RequestRate
 from tests.factories import NOON
 
 POLICY = Policy(CapMode.STRICT, UnpricedPolicy.ALLOW_AS_FLOOR, OnUnreachable.ALLOW)
@@ -114,7 +114,7 @@ def test_the_cause_is_that_of_the_request_that_exceeds_most() -> None:
 
 @given(st.lists(st.integers(0, 7), max_size=200), st.integers(1, 20))
 def test_no_minute_holds_more_requests_than_the_limit(steps: list[int], limit: int) -> None:
-    rate, second, allowed = Rate(), 1_000, []
+    rate, second, allowed = RequestRate(), 1_000, []
     for step in steps:
         second += step
         wait_s = rate.wait_s(second, limit)
@@ -130,7 +130,7 @@ def test_no_minute_holds_more_requests_than_the_limit(steps: list[int], limit: i
 
 
 def test_a_clock_that_steps_back_frees_nothing() -> None:
-    rate = Rate().allow(1_000).allow(1_000)
+    rate = RequestRate().allow(1_000).allow(1_000)
     assert rate.wait_s(900, 2) == WINDOW_S + 100
     assert rate.allow(900).counts[0] == 3
 

@@ -14,25 +14,25 @@ WINDOW_S: Final = 61
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RequestRate:
     """What was allowed lately: `counts[0]` in `second`, `counts[1]` before it, and so on."""
 
     second: int = 0
     counts: tuple[int, ...] = ()
 
-    def at(self, second: int) -> Rate:
+    def at(self, second: int) -> RequestRate:
         """The same, seen from a later second; clocks that step back count on where they were."""
         passed = second - self.second
         if passed <= 0:
             return self
         counts = ((0,) * min(passed, WINDOW_S) + self.counts)[:WINDOW_S]
-        return Rate(second, counts)
+        return RequestRate(second, counts)
 
-    def allow(self, second: int) -> Rate:
+    def allow(self, second: int) -> RequestRate:
         """With one request more."""
         now = self.at(second)
         counts = now.counts or (0,)
-        return Rate(now.second, (counts[0] + 1, *counts[1:]))
+        return RequestRate(now.second, (counts[0] + 1, *counts[1:]))
 
     def wait_s(self, second: int, limit: int) -> int:
         """Seconds until another request is allowed; 0: now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from services.ledger.domain.rates import Rate
+from services.ledger.domain.request_rates import RequestRate
 
 if TYPE_CHECKING:
     from shared.db import Connection
@@ -14,7 +14,7 @@ AgentKey = tuple[str, str]
 """Organization and agent."""
 
 
-async def lock(connection: Connection, keys: Collection[AgentKey]) -> dict[AgentKey, Rate]:
+async def lock(connection: Connection, keys: Collection[AgentKey]) -> dict[AgentKey, RequestRate]:
     """Load what agents were allowed lately and hold it; made where there is nothing yet."""
     if not keys:
         return {}
@@ -30,11 +30,12 @@ async def lock(connection: Connection, keys: Collection[AgentKey]) -> dict[Agent
         [agent_id for _, agent_id in ordered],
     )
     return {
-        (row["org"], row["agent_id"]): Rate(row["second"], tuple(row["counts"])) for row in rows
+        (row["org"], row["agent_id"]): RequestRate(row["second"], tuple(row["counts"]))
+        for row in rows
     }
 
 
-async def save(connection: Connection, rates: Mapping[AgentKey, Rate]) -> None:
+async def save(connection: Connection, rates: Mapping[AgentKey, RequestRate]) -> None:
     """Write rows that are held."""
     await connection.executemany(
         "UPDATE request_rate SET second = $3, counts = $4 WHERE org = $1 AND agent_id = $2",
