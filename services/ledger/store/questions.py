@@ -63,8 +63,7 @@ class Known:
     """The named ones and their roots, as they were said and as they hold."""
 
 
-_RUN_FIELDS = tuple(KnownRun.__dataclass_fields__)
-_RUN_COLUMNS = len(_RUN_FIELDS)
+_RUN_COLUMNS = len(KnownRun.__dataclass_fields__)
 
 
 def _run_columns(name: str) -> str:
@@ -110,10 +109,14 @@ async def load_named(connection: Connection, asked: Sequence[Named]) -> Known:
             start = 2 + place * _RUN_COLUMNS
             values: Any = row[start : start + _RUN_COLUMNS]
             if values[0] is not None and (org, values[0]) not in known.runs:
-                facts: dict[str, Any] = dict(zip(_RUN_FIELDS, values, strict=True))
-                facts["spent_nanousd"] = int(facts["spent_nanousd"])
-                known.runs[(org, values[0])] = KnownRun(**facts)
+                known.runs[(org, values[0])] = _known_run(values)
     return known
+
+
+def _known_run(values: Any) -> KnownRun:
+    *facts, spent_nanousd, is_partial = values
+    known: tuple[Any, ...] = (*facts, int(spent_nanousd), is_partial)
+    return KnownRun(*known)
 
 
 class Bearer(NamedTuple):
