@@ -67,9 +67,10 @@ LONG_AGO = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 class LedgerRoom:
     """Feeds deliveries to the ledger's own handlers and asks its own answers."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, owner_url: str = "") -> None:
         configure(room="ledger", part="test")
         self.database = Database(url, schema="ledger")
+        self.owner_url = owner_url
         self.clock = FixedClock(NOON + minutes(30))
         reports = self.reports = ChannelReports(BOOK, RATES)
         self.handlers: dict[str, Handler] = {

@@ -126,6 +126,10 @@ class DataDir:
         """File with the environment of one room."""
         return self.path / "rooms" / f"{room}.env"
 
+    def owner_env_path(self, room: str) -> Path:
+        """File with what a room's schema is migrated, rebuilt and repaired with, on top of it."""
+        return self.path / "rooms" / f"{room}-owner.env"
+
     def create(self) -> None:
         """Make the directory (0700) and its folders; what exists keeps its mode and content.
 

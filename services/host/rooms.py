@@ -131,17 +131,16 @@ class Rooms:
         return [self._bootstrap(), *(self._child(part) for part in _parts())]
 
     def write_environments(self) -> None:
-        """Write `rooms/<room>.env`, with which an operator runs a room's commands by hand."""
+        """Write `rooms/<room>.env`, with which an operator runs a room's commands by hand.
+
+        Those that work on the schema as its owner need `rooms/<room>-owner.env` besides.
+        """
         for room in ROOMS:
             port = self._ports[_parts_of(room)[0].name]
-            settings = self._room_environment(room, port=port).items()
-            lines = [
-                f"export {name}={shlex.quote(value)}"
-                for name, value in sorted(settings)
-                if name.startswith("RIENDA_")
-            ]
-            text = f"# Written at every start of Rienda.\n{chr(10).join(lines)}\n"
-            write_private(self._directory.room_env_path(room), text)
+            serving = self._room_environment(room, port=port)
+            write_private(self._directory.room_env_path(room), _exports(serving))
+            owner = migration_environment(room, self._deployment)
+            write_private(self._directory.owner_env_path(room), _exports(owner))
 
     def _bootstrap(self) -> ChildSpec:
         port = self._ports[BOOTSTRAP]
@@ -196,6 +195,15 @@ class Rooms:
         """With an outside NATS server everybody shares its one login."""
         nats = self._outside.nats
         return dict(environment) if nats is None else _logged_in(who, environment, nats.login)
+
+
+def _exports(settings: Mapping[str, str]) -> str:
+    lines = [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in sorted(settings.items())
+        if name.startswith("RIENDA_")
+    ]
+    return f"# Written at every start of Rienda.\n{chr(10).join(lines)}\n"
 
 
 def process_names() -> list[str]:

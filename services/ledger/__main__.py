@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from services.ledger.ops import app
+from services.ledger.ops.commands import app
 
 app()

@@ -175,12 +175,13 @@ class Demonstration:
         return billed
 
     async def _ask_once(self, channel: Channel) -> str | None:
-        """Put one question of the agent that belongs to no run."""
+        """Put one question in the name of the run that used the cap up; no new run is made."""
+        run_id = await self._newest_run()
         answer = await channel.ask(
             Authorize(
                 request_id=str(uuid7()),
-                run_id=None,
-                root_run_id=None,
+                run_id=run_id,
+                root_run_id=run_id,
                 agent_id=AGENT,
                 root_agent_id=AGENT,
                 user_id=None,
@@ -190,6 +191,12 @@ class Demonstration:
             )
         )
         return None if answer is None or answer.allowed else answer.sentence
+
+    async def _newest_run(self) -> str | None:
+        """The agent's newest run; a used-up cap has one."""
+        async for row in self._api.rows("/runs", pages_max=1, agent_id=AGENT):
+            return str(row["id"])
+        return None
 
     async def _cap_when(self, holds: Callable[[Cap], bool]) -> Cap:
         """Return the agent's cap as soon as `holds` says so of it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -25,6 +25,8 @@ class Zone:
     name: str
 
 
+ZoneStarts = Sequence[tuple[datetime, str]]
+"""Since when each zone holds, in order; the first one since ever."""
 UTC_ALWAYS: tuple[Zone, ...] = (Zone("0001-01", "UTC"),)
 
 
@@ -65,7 +67,7 @@ def next_month(month: str) -> str:
     return f"{year + number // 12:04d}-{number % 12 + 1:02d}"
 
 
-def zone_starts(zones: Sequence[Zone]) -> list[tuple[datetime, str]]:
+def zone_starts(zones: Sequence[Zone]) -> ZoneStarts:
     """When each zone begins to hold, in UTC and in order; the same rule as `zone_at`.
 
     A zone holds from the instant at which its own month begins in it.
@@ -79,3 +81,8 @@ def zone_starts(zones: Sequence[Zone]) -> list[tuple[datetime, str]]:
         begins = datetime(year, month, 1, tzinfo=_zone(zone.name))
         starts.append((begins.astimezone(UTC), zone.name))
     return starts
+
+
+def day_of(at: datetime, zones: Sequence[Zone]) -> date:
+    """The calendar day of an instant in the zone that held then."""
+    return at.astimezone(_zone(zone_at(at, zones))).date()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 from contracts.caps import DepartmentSpend, DepartmentsSpend, ListDepartmentsSpend
 from contracts.channel import Tokens
@@ -31,7 +30,15 @@ from contracts.ledger import (
     Spend,
 )
 from services.ledger.domain.books import MonthAmount
-from services.ledger.domain.months import month_begin, month_of, next_month
+from services.ledger.domain.months import (
+    UTC_ALWAYS,
+    Zone,
+    day_of,
+    month_begin,
+    month_of,
+    next_month,
+    zone_starts,
+)
 from services.ledger.domain.spend import Sum, costliest_first, ingestion_spend, merged
 from services.ledger.errors import RunUnknown
 from services.ledger.store import caps, departments, directory, holds, ingestion, reading
@@ -41,6 +48,8 @@ from services.ledger.store.runs import amount_of
 from shared.pages import read_cursor, write_cursor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from services.ledger.store.directory import Organization
     from shared.clock import Clock
     from shared.db import Connection, Database
@@ -146,15 +155,16 @@ class Reader:
         async with self._database.reading() as connection:
             organization = await _organization(connection, question.org)
             zone = organization.billing_timezone if organization else UTC_ZONE
-            month = month_of(now, organization.zones if organization else ())
-            days = _days(start, end or now, zone)
+            zones = organization.zones if organization else UTC_ALWAYS
+            month = month_of(now, zones)
+            days = _days(start, end or now, zones)
             window = (question.org, start, end)
             await reading.prefer_hash_joins(connection)
             agents = await reading.spend_by_agent(connection, *window, month)
             providers = await reading.spend_by_line(connection, "provider", *window)
             keys = await reading.spend_by_line(connection, "key_id", *window)
-            by_day = await reading.spend_by_day(connection, *window, zone)
-            ingested = await ingestion.sum_window(connection, *window, zone)
+            by_day = await reading.spend_by_day(connection, *window, zone_starts(zones))
+            ingested = await ingestion.sum_window(connection, *window, zone_starts(zones))
             people = await reading.spend_by_person(connection, *window)
             month_key = (question.org, "organization", question.org, month)
             spent = await caps.load_months(connection, {month_key})
@@ -216,13 +226,13 @@ async def _organization(connection: Connection, org: str) -> Organization | None
     return (await directory.load_organizations(connection, [org])).get(org)
 
 
-def _days(start: datetime, end: datetime, zone: str) -> tuple[date, date]:
+def _days(start: datetime, end: datetime, zones: Sequence[Zone]) -> tuple[date, date]:
     if end - start > timedelta(days=DAYS_MAX):
         raise Invalid(
             f"the window is longer than {DAYS_MAX} days: narrow it", reason="window_too_long"
         )
     try:
-        return start.astimezone(ZoneInfo(zone)).date(), end.astimezone(ZoneInfo(zone)).date()
+        return day_of(start, zones), day_of(end, zones)
     except OverflowError as error:
         raise Invalid("the window leaves the calendar", reason="window_too_long") from error
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from services.ledger.domain.months import ZoneStarts
 from services.ledger.domain.spend import IngestedSum
+from services.ledger.store.reading import day_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,12 +19,13 @@ if TYPE_CHECKING:
 
 
 async def sum_window(
-    connection: Connection, org: str, start: datetime, end: datetime | None, timezone: str
+    connection: Connection, org: str, start: datetime, end: datetime | None, zones: ZoneStarts
 ) -> list[IngestedSum]:
     """What occurred in a window, by provider, key and day; where nothing was spent is no row."""
+    values: list[Any] = [org, start, end]
     rows = await connection.fetch(
-        """
-        SELECT provider, key_id, (occurred_at AT TIME ZONE $4)::date AS day,
+        f"""
+        SELECT provider, key_id, {day_of("occurred_at", zones, values)} AS day,
             sum(cost_nanousd) AS cost_nanousd, sum(request_count)::bigint AS request_count,
             sum(unpriced_count)::bigint AS floor_count
         FROM entry
@@ -31,10 +34,7 @@ async def sum_window(
         GROUP BY provider, key_id, day
         HAVING sum(cost_nanousd) <> 0 OR sum(request_count) <> 0 OR sum(unpriced_count) <> 0
         """,
-        org,
-        start,
-        end,
-        timezone,
+        *values,
     )
     return [
         IngestedSum(

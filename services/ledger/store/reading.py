@@ -15,6 +15,7 @@ from services.ledger.domain.amounts import COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from services.ledger.domain.months import ZoneStarts
     from shared.db import Connection
 
 _SHOWN = ", ".join(
@@ -229,20 +230,32 @@ async def spend_by_line(
     )
 
 
+def day_of(instant: str, zones: ZoneStarts, values: list[Any]) -> str:
+    """The day of an instant in the zone that held then, as SQL; its parameters join `values`."""
+    (_, first), *later = zones
+    values.append(first)
+    place = len(values)
+    cases = ""
+    for since, name in later:
+        values += [since, name]
+        # The newest zone first: an instant after it is after all of them.
+        cases = f"WHEN {instant} >= ${len(values) - 1} THEN ${len(values)}::text " + cases
+    zone = f"${place}::text"
+    return f"({instant} AT TIME ZONE {f'CASE {cases}ELSE {zone} END' if later else zone})::date"
+
+
 async def spend_by_day(
-    connection: Connection, org: str, start: datetime, end: datetime | None, timezone: str
+    connection: Connection, org: str, start: datetime, end: datetime | None, zones: ZoneStarts
 ) -> Sequence[Any]:
-    """Trees by the day that they started on, in a time zone; days without runs are left out."""
+    """Trees by the day that they started on, in the zone that held then; others are left out."""
+    values: list[Any] = [org, start, end]
     return await connection.fetch(
         f"""
-        SELECT (root.shown_start AT TIME ZONE $4)::date AS day,
+        SELECT {day_of("root.shown_start", zones, values)} AS day,
             sum(root.tree_cost_nanousd) AS cost_nanousd, count(*) AS run_count,
             bool_or(root.tree_unpriced_count > 0 OR root.tree_missing_delegate_count > 0)
                 AS is_partial
         FROM run root WHERE {_WINDOW} GROUP BY day ORDER BY day
         """,
-        org,
-        start,
-        end,
-        timezone,
+        *values,
     )

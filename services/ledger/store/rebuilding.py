@@ -184,6 +184,8 @@ class Comparison:
     key: tuple[str, ...]
     sums: tuple[str, ...]
     """A row that is absent on one side is a row of zeros: what was moved away leaves some."""
+    attributions: tuple[str, ...] = ()
+    """Where sums are counted: put right together with them."""
     states: tuple[str, ...] = ()
 
 
@@ -192,10 +194,8 @@ COMPARISONS: Final = (
         "run",
         ("org", "run_id"),
         tuple(f"{prefix}{name}" for prefix in ("own_", "tree_") for name in COLUMNS),
+        ("root_run_id", "counted_agents", "counted_departments"),
         (
-            "root_run_id",
-            "counted_agents",
-            "counted_departments",
             "moved_to",
             "moved_at",
             "moved_digest",
@@ -245,7 +245,10 @@ async def compare(connection: Connection, comparison: Comparison) -> list[Differ
             name: f"coalesce(kept.{name}, 0) <> coalesce(made.{name}, 0)"
             for name in comparison.sums
         },
-        **{name: f"kept.{name} IS DISTINCT FROM made.{name}" for name in comparison.states},
+        **{
+            name: f"kept.{name} IS DISTINCT FROM made.{name}"
+            for name in (*comparison.attributions, *comparison.states)
+        },
     }
     joined = f"""
         FROM {comparison.table} AS kept
@@ -285,15 +288,15 @@ async def hold_rollups(connection: Connection) -> None:
 
 async def apply_rollups(connection: Connection) -> None:
     """Put the sums that were made again in place of those that are kept."""
-    sums = [f"{prefix}{name}" for prefix in ("own_", "tree_") for name in COLUMNS]
-    sets = ", ".join(f"{name} = made.{name}" for name in sums)
+    runs, *others = COMPARISONS
+    sets = ", ".join(f"{name} = made.{name}" for name in (*runs.sums, *runs.attributions))
     await connection.execute(
         f"""
         UPDATE run SET {sets} FROM {SHADOW}.run made
         WHERE made.org = run.org AND made.run_id = run.run_id
         """
     )
-    for comparison in COMPARISONS[1:]:
+    for comparison in others:
         key, names = ", ".join(comparison.key), comparison.sums
         zeros = ", ".join(f"{name} = 0" for name in names)
         await connection.execute(f"UPDATE {comparison.table} SET {zeros}")

@@ -76,7 +76,7 @@ async def test_a_cap_is_in_effect_when_its_change_is_answered(rooms: Rooms) -> N
     caps = (await admin.get("/caps")).json()["items"]
     assert [(cap["scope"], cap["limit_usd"], cap["is_partial"]) for cap in caps] == [
         ("organization", "9.000000", False),
-        ("department", "3.000000", True),
+        ("department", "3.000000", False),
         ("agent", "1.000000", False),
     ]
 

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from services.ledger.store import rebuilding
+from shared.db import open_connection
 from tests.ledger_room import LedgerRoom
+
+
+async def assert_rebuilding_agrees(room: LedgerRoom) -> None:
+    """Made again from entries and facts, every sum and state of every organization is the same."""
+    connection = await open_connection(room.owner_url, "ledger", {})
+    try:
+        async with connection.transaction(isolation="repeatable_read"):
+            await rebuilding.build(connection)
+            for comparison in rebuilding.COMPARISONS:
+                assert await rebuilding.compare(connection, comparison) == []
+            await rebuilding.drop(connection)
+    finally:
+        await connection.close()
 
 
 async def assert_books_are_sums_of_entries(room: LedgerRoom, org: str) -> None:

@@ -23,6 +23,7 @@ from tests.factories import (
     started,
     usage,
 )
+from tests.integration.ledger.reconciling import assert_rebuilding_agrees
 from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -37,7 +38,7 @@ INPUT_NANOUSD = 5_000
 @pytest.fixture(scope="module")
 async def room(servers):
     database = await servers.new_database("ledger")
-    room = LedgerRoom(database.url("ledger"))
+    room = LedgerRoom(database.url("ledger"), database.owner_url("ledger"))
     room.clock.at = AT + minutes(60)
     yield room
     await room.close()
@@ -180,6 +181,7 @@ async def test_all_orders_leave_the_months_that_the_last_words_make(room, story,
         await assert_said_once_where_it_is_near(room, org, story, expected)
     assert states[0] == states[1] == states[2]
     await assert_replay_changes_nothing(room, org, story)
+    await assert_rebuilding_agrees(room)
 
 
 async def assert_said_once_where_it_is_near(room, org, story, expected):

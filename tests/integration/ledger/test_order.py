@@ -31,7 +31,10 @@ from tests.factories import (
     started,
     usage,
 )
-from tests.integration.ledger.reconciling import assert_books_are_sums_of_entries
+from tests.integration.ledger.reconciling import (
+    assert_books_are_sums_of_entries,
+    assert_rebuilding_agrees,
+)
 from tests.ledger_room import BOOK, LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -44,7 +47,7 @@ MODELS = ("claude-opus-4-6", "claude-haiku-4-5", "no-such-model")
 @pytest.fixture(scope="module")
 async def room(servers):
     database = await servers.new_database("ledger")
-    room = LedgerRoom(database.url("ledger"))
+    room = LedgerRoom(database.url("ledger"), database.owner_url("ledger"))
     room.clock.at = BEFORE_MIDNIGHT + minutes(60)
     yield room
     await room.close()
@@ -282,6 +285,7 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
     await room.hear([Feed().channel(report, org=org) for report in grown], batch=3)
     await assert_books_are_sums_of_entries(room, org)
     await _assert_replay_changes_nothing(room, events, org)
+    await assert_rebuilding_agrees(room)
 
 
 async def _assert_each_run_bears_its_own(room, org, shown, bill, roots):

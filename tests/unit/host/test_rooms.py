@@ -117,6 +117,9 @@ def test_operators_get_a_private_file_for_each_room(directory: DataDir) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert f"export RIENDA_{room.upper()}_POSTGRES_URL=" in path.read_text()
         assert "OWNER" not in path.read_text()
+        owner = directory.owner_env_path(room)
+        assert stat.S_IMODE(owner.stat().st_mode) == 0o600
+        assert f"export RIENDA_{room.upper()}_POSTGRES_OWNER_URL=" in owner.read_text()
 
 
 def test_the_port_is_the_one_asked_for_or_kept_or_8700(directory: DataDir) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from services.ledger.domain.months import (
     UTC_ALWAYS,
     Zone,
+    month_begin,
     month_of,
     next_month,
     zone_at,
@@ -130,3 +131,13 @@ def test_an_instant_just_around_every_start_agrees() -> None:
 def test_utc_needs_no_zone_and_agrees_with_one() -> None:
     at = utc(2026, 11, 30, 23, 59, 59)
     assert month_of(at, UTC_ALWAYS) == f"{at.astimezone(ZoneInfo('UTC')):%Y-%m}" == "2026-11"
+
+
+@given(dated_zones(), st.integers(2020, 2029), st.integers(1, 12))
+def test_a_month_begins_where_the_one_before_ends(
+    zones: tuple[Zone, ...], year: int, month: int
+) -> None:
+    wanted = f"{year:04d}-{month:02d}"
+    begins = month_begin(wanted, zones)
+    assert month_of(begins, zones) == wanted
+    assert month_of(begins - timedelta(microseconds=1), zones) < wanted

@@ -12,11 +12,13 @@ import typer
 
 from contracts.types import instant_text
 from services.ledger.app import COMMANDS, PARTS
+from services.ledger.ops.rebuilding import add_to
 from services.ledger.store.transitions import list_watermarks
 from shared.command import room_app
 from shared.db import is_transient
 
 app = room_app(COMMANDS)
+add_to(app)
 
 
 @app.command()

@@ -1,0 +1,243 @@
+"""Every figure reconciles: bill = entries = by agent = by provider = by key = by day = by person.
+
+Random forests of runs with everything that moves money, in random order with repetitions, beside
+an accountant who works the same figures out from the whole story (issue "Ledger rules", point 7).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.channel import ProviderCost, Tokens
+from contracts.types import RunStatus, Surface, UsageKind
+from tests.factories import (
+    Feed,
+    agent,
+    belongs,
+    department,
+    finished,
+    heartbeat,
+    ingestion,
+    minutes,
+    organization,
+    parked,
+    resumed,
+    started,
+    usage,
+)
+from tests.integration.ledger.accountant import Accountant, Amount, Story
+from tests.integration.ledger.reconciling import assert_rebuilding_agrees
+from tests.ledger_room import LedgerRoom
+
+pytestmark = pytest.mark.integration
+ORGS = itertools.count(1)
+AT = datetime(2026, 10, 31, 23, 58, tzinfo=UTC)
+"""Two minutes before a month and a day end."""
+AGENTS = ("coder", "helper", "scout")
+PEOPLE = ("ana", "bea", None)
+DEPARTMENTS = ("sales", "support")
+PRICES = (
+    None,
+    ProviderCost(amount="0.0123456789", currency="USD"),
+    ProviderCost(amount="3.5", currency="NOK"),
+    ProviderCost(amount="-1", currency="USD"),
+    ProviderCost(amount="7", currency="CHF"),
+)
+MODELS = (
+    ("anthropic", "claude-opus-4-6"),
+    ("openai", "gpt-5"),
+    ("anthropic", "no-such-model"),
+    (None, "gpt-5"),
+)
+KINDS = (UsageKind.MODEL, UsageKind.EMBEDDING, UsageKind.COMPACTION, UsageKind.REVIEWER)
+MOMENTS = st.integers(-3, 6).map(lambda minute: AT + minutes(minute))
+
+
+@pytest.fixture(scope="module")
+async def room(servers):
+    database = await servers.new_database("ledger")
+    room = LedgerRoom(database.url("ledger"), database.owner_url("ledger"))
+    room.clock.at = AT + minutes(90)
+    yield room
+    await room.close()
+    await servers.drop_database(database)
+
+
+@st.composite
+def stories(draw) -> Story:
+    story = Story()
+    count = draw(st.integers(2, 6))
+    for number in range(count):
+        # Three of four have a parent, so that trees have some depth.
+        is_root = number == 0 or draw(st.integers(0, 3)) == 0
+        parent = None if is_root else draw(st.integers(0, number - 1))
+        run_id = f"r{number}"
+        start = started(
+            run_id,
+            root_run_id=run_id if parent is None else story.starts[f"r{parent}"].root_run_id,
+            parent_run_id=None if parent is None else f"r{parent}",
+            agent_id=draw(st.sampled_from(AGENTS)),
+            started_by_user_id=draw(st.sampled_from(PEOPLE)),
+            system_role=draw(st.sampled_from((None, None, "review"))),
+            surface=draw(st.sampled_from((Surface.CLI, Surface.SCHEDULE, Surface.VOICE))),
+            started_at=draw(MOMENTS),
+        )
+        story.starts[run_id] = start
+    runs = st.integers(0, count - 1).map(lambda number: f"r{number}")
+    story.reports = draw(st.lists(reports(runs), min_size=4, max_size=16))
+    story.ends = draw(st.lists(ends(runs), max_size=4))
+    for name in draw(st.sets(st.sampled_from(DEPARTMENTS))):
+        people = draw(
+            st.lists(st.tuples(st.sampled_from(("ana", "bea")), MOMENTS, st.integers(0, 4)))
+        )
+        spans = {}
+        for person, since, length in people:
+            # One interval a person: overlapping ones are no state of a directory.
+            spans[person] = (since, since + minutes(length) if length else None)
+        story.memberships[name] = [(person, *span) for person, span in spans.items()]
+    return story
+
+
+@st.composite
+def reports(draw, runs):
+    provider, model = draw(st.sampled_from(MODELS))
+    said = {
+        "provider": provider,
+        "model": model,
+        "key_id": draw(st.sampled_from((None, "key-1", "key-2"))),
+        "tokens": Tokens(input=draw(st.integers(-1, 5_000)), output=draw(st.integers(0, 900))),
+        "provider_cost": draw(st.sampled_from(PRICES)),
+        "occurred_at": draw(MOMENTS),
+    }
+    request_id = f"q{draw(st.integers(0, 7))}"
+    if draw(st.integers(0, 4)) == 0:
+        return ingestion(request_id, draw(st.sampled_from(("i1", "i2"))), **said)
+    return usage(
+        request_id,
+        draw(runs),
+        kind=draw(st.sampled_from(KINDS)),
+        billed_run_id=draw(st.none() | runs),
+        interrupted=draw(st.booleans()),
+        **said,
+    )
+
+
+@st.composite
+def ends(draw, runs):
+    return finished(
+        draw(runs),
+        status=draw(st.sampled_from((RunStatus.COMPLETED, RunStatus.FAILED))),
+        ended_at=draw(MOMENTS) + minutes(7),
+        missing_delegates=draw(st.integers(0, 2)),
+    )
+
+
+def deliveries_of(story: Story, feed: Feed, org: str, chance: random.Random):
+    said = [*story.starts.values(), *story.ends, *story.reports]
+    for run_id in story.starts:
+        at = AT + minutes(chance.randint(-2, 8))
+        said += chance.choices([parked(run_id, at), resumed(run_id, at), heartbeat(run_id, at)])
+    events = [feed.channel(data, org=org) for data in said]
+    for name, people in story.memberships.items():
+        # An earlier state said something else; whichever arrives last, the newer one holds.
+        older = department(name, belongs("ana"), revision=1)
+        newer = department(name, *(belongs(*span) for span in people), revision=2)
+        events += [feed.directory(state, name, org=org) for state in (older, newer)]
+    events += chance.choices(events, k=len(events) // 3)
+    chance.shuffle(events)
+    return events
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(story=stories(), seed=st.integers(0, 2**32))
+async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story, seed):
+    chance = random.Random(seed)
+    org = f"org-{next(ORGS)}"
+    feed = Feed()
+    await room.hear([feed.directory(organization(), org, org=org)])
+    await room.hear([feed.directory(agent(name), name, org=org) for name in AGENTS])
+    events = deliveries_of(story, feed, org, chance)
+    while events:
+        cut = chance.randint(1, len(events))
+        await room.hear(events[:cut], batch=chance.choice((1, 3, 50)))
+        events = events[cut:]
+        if chance.random() < 0.3:
+            await room.reaper.sweep(room.clock.at + minutes(10), minutes(2))
+    accountant = Accountant(story)
+    await assert_the_bill(room, org, accountant)
+    await assert_months(room, org, accountant)
+    await assert_runs(room, org, accountant)
+    await assert_rebuilding_agrees(room)
+
+
+async def assert_the_bill(room: LedgerRoom, org: str, accountant: Accountant) -> None:
+    spend = await room.spend(org, AT - timedelta(days=1))
+    total = accountant.total()
+    entered = await room.rows(
+        "SELECT coalesce(sum(cost_nanousd), 0) AS cost FROM entry WHERE org = $1", org
+    )
+    assert (spend.cost_nanousd, int(entered[0]["cost"])) == (total.cost, total.cost)
+    assert spend.is_partial == (total.floors > 0)
+
+    def shown(rows, name: str) -> dict[str, tuple[int, bool]]:
+        return {
+            getattr(row, name) or ("nobody" if name == "user_id" else "none"): (
+                row.cost_nanousd,
+                row.is_partial,
+            )
+            for row in rows
+            if row.cost_nanousd or row.is_partial
+        }
+
+    assert shown(spend.by_agent, "agent_id") == marked(accountant.by_agent())
+    assert shown(spend.by_person, "user_id") == marked(accountant.by_person())
+    assert shown(spend.by_provider, "provider") == marked(accountant.by_provider())
+    assert shown(spend.by_key, "key_id") == marked(accountant.by_key())
+    assert shown(spend.by_day, "day") == marked(accountant.by_day())
+    apart = sum(line.amount.cost for line in accountant.lines if line.run_id is None)
+    assert spend.ingestion.cost_nanousd == apart
+
+
+def marked(amounts: dict[str, Amount]) -> dict[str, tuple[int, bool]]:
+    """Money, and whether it is a floor, of whatever is not nothing."""
+    return {
+        name: (amount.cost, amount.floors > 0)
+        for name, amount in amounts.items()
+        if amount != Amount()
+    }
+
+
+async def assert_months(room: LedgerRoom, org: str, accountant: Accountant) -> None:
+    rows = await room.rows(
+        "SELECT scope, scope_id, month, cost_nanousd, unpriced_count FROM month_spend "
+        "WHERE org = $1 AND (cost_nanousd <> 0 OR unpriced_count <> 0)",
+        org,
+    )
+    kept = {
+        (row["scope"], "" if row["scope"] == "organization" else row["scope_id"], row["month"]): (
+            Amount(int(row["cost_nanousd"]), int(row["unpriced_count"]))
+        )
+        for row in rows
+    }
+    assert kept == accountant.months()
+
+
+async def assert_runs(room: LedgerRoom, org: str, accountant: Accountant) -> None:
+    for run in (await room.runs(org, include_delegations=True)).items:
+        own = accountant.own(run.run_id)
+        assert (run.own.cost_nanousd, run.own.unpriced_count + run.own.missing_delegate_count) == (
+            own.cost,
+            own.floors,
+        )
+        whole = accountant.tree(run.run_id) if run.parent_run_id is None else own
+        assert (run.totals.cost_nanousd, run.is_partial) == (whole.cost, whole.floors > 0)
