@@ -19,11 +19,11 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import naive
 from tests.bench.accounts import bench_accounts, bench_floods
 from tests.bench.asking import bench_authorize
 from tests.bench.gateway import bench_callers, bench_empty_room, bench_streams
 from tests.bench.ingesting import bench_ingest
-from tests.bench.naive import ASKERS, LIMIT_USD, naive_over_usd, strict_over_usd
 from tests.servers import Servers
 
 
@@ -60,10 +60,10 @@ async def main(rounds: int, events: int, asks: int) -> None:
                 _add(table, *figure)
             _add(
                 table,
-                f"over a cap of {LIMIT_USD} USD, {ASKERS} askers at once",
+                f"over a cap of {naive.LIMIT_USD} USD, {naive.ASKERS} askers at once",
                 "USD",
-                await strict_over_usd(servers),
-                await naive_over_usd(servers),
+                await naive.strict_over_usd(servers),
+                await naive.naive_over_usd(servers),
                 "check, send, add",
             )
             plain = Servers(Path(folder) / "plain", has_accounts=False)
