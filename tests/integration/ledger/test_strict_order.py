@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 
@@ -9,7 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contracts.errors import NotFound
+from contracts.holds import VoidHold
+from contracts.subjects import Asked
 from contracts.types import CapMode
+from shared.questions import Question
 from tests.admission_checker import Checker
 from tests.factories import Feed, agent, channel, organization, started
 from tests.integration.ledger.asking import USD, ask, paid
@@ -61,21 +66,7 @@ async def play(room: LedgerRoom, requests, chance: random.Random) -> dict[str, l
             names = {"run_id": run_id, "root_run_id": run_id}
             await room.authorize(ask(request_id, stated * CENT, **names), org=org)
         if fate == "voided":
-            # As the channel would: its request was not sent, and then it was.
-            await room.rows(
-                "UPDATE hold SET state = 'voided', closed_at = now() "
-                "WHERE org = $1 AND request_id = $2",
-                org,
-                request_id,
-            )
-            await room.rows(
-                "INSERT INTO settlement (org, scope, scope_id, month, amount_nanousd) "
-                "SELECT org, cap.scope, cap.id, CASE WHEN cap.scope = 'run' THEN '' ELSE month END,"
-                " amount_nanousd FROM hold CROSS JOIN unnest(scopes, scope_ids) AS cap (scope, id) "
-                "WHERE org = $1 AND request_id = $2",
-                org,
-                request_id,
-            )
+            await void(room, org, request_id)
         for grown, cents in enumerate(reported):
             said = paid(request_id, f"{cents / 100:.2f}", run_id)
             tokens = said.tokens.model_copy(update={"output": 100 + grown})
@@ -105,6 +96,13 @@ async def play(room: LedgerRoom, requests, chance: random.Random) -> dict[str, l
             org,
         ),
     }
+
+
+async def void(room: LedgerRoom, org: str, request_id: str) -> None:
+    """Its channel says that the request was not sent; a refused one has nothing to let go of."""
+    asked = Question(VoidHold(request_id=request_id), Asked(org, "channel", "c1"), None)
+    with contextlib.suppress(NotFound):
+        await room.desk.answer_void_hold(asked)
 
 
 async def noted(room: LedgerRoom, org: str) -> list[tuple]:
