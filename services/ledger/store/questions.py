@@ -109,9 +109,14 @@ async def load_named(connection: Connection, asked: Sequence[Named]) -> Known:
             start = 2 + place * _RUN_COLUMNS
             values: Any = row[start : start + _RUN_COLUMNS]
             if values[0] is not None and (org, values[0]) not in known.runs:
-                *facts, spent_nanousd, is_partial = values
-                known.runs[(org, values[0])] = KnownRun(*facts, int(spent_nanousd), is_partial)
+                known.runs[(org, values[0])] = _known_run(values)
     return known
+
+
+def _known_run(values: Any) -> KnownRun:
+    *facts, spent_nanousd, is_partial = values
+    known: tuple[Any, ...] = (*facts, int(spent_nanousd), is_partial)
+    return KnownRun(*known)
 
 
 class Bearer(NamedTuple):
@@ -128,7 +133,7 @@ class Bearer(NamedTuple):
 class Binding:
     """Caps that are set over one bearer, with what is spent under them; and the organization's."""
 
-    organization: MonthAmount = MonthAmount()
+    organization: MonthAmount = field(default_factory=MonthAmount)
     agent: Cap | None = None
     departments: dict[str, Cap] = field(default_factory=dict)
     """By id: those with a cap that the starter belongs or ever belonged to."""
