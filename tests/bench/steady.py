@@ -134,7 +134,6 @@ class _Caller:
         self._writer.write(request)
         head = await self._reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), head
-        assert head.startswith(b"HTTP/1.1 200"), head
         length = next(
             int(line.partition(b":")[2])
             for line in head.split(b"\r\n")
