@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.ledger.domain.amounts import COLUMNS, NOTHING, Amount
 from services.ledger.domain.runs import Run
+from services.ledger.store.sums import moved, parameters
 from services.ledger.tables.runs import RUN_MOMENTS, RUN_TEXTS, RUN_TEXTS_REQUIRED
 
 if TYPE_CHECKING:
@@ -161,6 +162,9 @@ def amount_of(row: Any, prefix: str = "") -> Amount:
     return Amount(*(int(row[f"{prefix}{name}"]) for name in COLUMNS))
 
 
+_SIGNS_OF_RUNS = "$1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::boolean[]"
+
+
 async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> None:
     """Add to runs' own sums and to trees' sums, and note signs of life; one write per run.
 
@@ -171,20 +175,23 @@ async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> N
     keys = sorted(counted | sums.signs.keys())
     if not keys:
         return
-    names = [f"{prefix}{name}" for prefix in ("own_", "tree_") for name in COLUMNS]
-    sets = ", ".join(f"{name} = run.{name} + t.{name}" for name in names)
-    columns = ", ".join(f"${n}::numeric[]" for n in range(8, len(names) + 8))
+    columns = [
+        *moved([sums.own.get(key, NOTHING) for key in keys], "own_"),
+        *moved([sums.tree.get(key, NOTHING) for key in keys], "tree_"),
+    ]
+    names = [column.name for column in columns]
+    sets = "".join(f", {name} = run.{name} + t.{name}" for name in names)
+    arrays = ", ".join(filter(None, [_SIGNS_OF_RUNS, parameters(columns, 8)]))
     await connection.execute(
         f"""
         UPDATE run SET last_sign_at = greatest(run.last_sign_at, t.sign_at),
             heard_at = greatest(run.heard_at, t.heard_at),
             say_due_at = CASE WHEN t.counted THEN coalesce(
                 run.say_due_at, least(greatest($6, run.said_at + $7), $6 + $7)
-            ) ELSE run.say_due_at END,
+            ) ELSE run.say_due_at END
             {sets}
-        FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::boolean[],
-                {columns})
-            AS t (org, run_id, sign_at, heard_at, counted, {", ".join(names)})
+        FROM unnest({arrays})
+            AS t ({", ".join(("org", "run_id", "sign_at", "heard_at", "counted", *names))})
         WHERE run.org = t.org AND run.run_id = t.run_id
         """,
         [key[0] for key in keys],
@@ -194,11 +201,7 @@ async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> N
         [key in counted for key in keys],
         now,
         TOTALS_EVERY,
-        *(
-            [part.get(key, NOTHING).values[n] for key in keys]
-            for part in (sums.own, sums.tree)
-            for n in range(len(COLUMNS))
-        ),
+        *(column.values for column in columns),
     )
 
 
