@@ -25,6 +25,7 @@ from services.ledger.errors import (
     CorrectionIdUsed,
     EntryIsCorrection,
     EntryUnknown,
+    PermissionMissing,
 )
 from services.ledger.store import corrections, directory, entries, runs
 from services.ledger.store.corrections import Correction
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 ROOM = "ledger"
 ACTION = "entry.corrected"
+NEEDS = "budgets:manage"
 SALT_BYTES = 16
 CORRECTIONS = UUID("5f2d6c1e-3c0f-5a8b-9d1a-0f5c8c7b2e41")
 """Namespace of the entries that corrections make: an id of a correction makes one entry."""
@@ -57,11 +59,13 @@ class Corrector:
 
         Raises:
             EntryUnknown, EntryIsCorrection, CorrectionChangesNothing, CorrectionTooLarge,
-            CorrectionIdUsed, ActorMissing.
+            CorrectionIdUsed, ActorMissing, PermissionMissing.
         """
         asked: CorrectEntry = question.data
         if question.actor is None:
             raise ActorMissing
+        if NEEDS not in question.actor.permissions:
+            raise PermissionMissing(NEEDS)
         entry_id = _uuid(asked.entry_id)
         async with self._database.transaction() as connection:
             # Before any run is locked, as whoever enters amounts does (store/departments.py).
