@@ -105,8 +105,13 @@ async def count_again(connection: Connection, books: Books) -> None:
 
 
 async def recount(connection: Connection, work: Work) -> None:
+    """Put a batch's runs where they belong, and enter what their ends say is missing."""
+    await place(connection, work.books)
+    work.books.note_missing_delegates(lambda org, at: month_of(at, work.zones(org)))
+
+
+async def place(connection: Connection, books: Books) -> None:
     """Move what was entered before to the trees and months that it turns out to belong to."""
-    books = work.books
     if trees := books.trees_to_reroot():
         books.load(await runs.lock_members(connection, trees))
     while missing := books.roots_missing():
@@ -121,4 +126,3 @@ async def recount(connection: Connection, work: Work) -> None:
         books.move(await runs.load_own_amounts(connection, moved))
     books.show_roots()
     await count_again(connection, books)
-    books.note_missing_delegates(lambda org, at: month_of(at, work.zones(org)))

@@ -18,6 +18,7 @@ from services.ledger.domain.caps import Cap, decide, refuse_unknown_organization
 from services.ledger.domain.months import month_of
 from services.ledger.domain.pricing import price_question
 from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
+from services.ledger.requests.describing import describe_runs, enter_runs, hold_described
 from services.ledger.requests.starters import load_bound, starter_of
 from services.ledger.requests.stopping import say_stops
 from services.ledger.store import admissions, caps, directory, runs
@@ -367,5 +368,6 @@ async def _save(
                 channel_id=asked.channel_id,
                 at=now,
             )
-    await runs.create_missing(connection, ((org, run) for (org, _), run in new.items()))
-    await runs.fill_context(connection, ((org, run) for (org, _), run in described.items()))
+    books = await hold_described(connection, described)
+    await enter_runs(connection, new, facts.runs)
+    await describe_runs(connection, books, described, facts.organizations, now)

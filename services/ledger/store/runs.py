@@ -118,23 +118,6 @@ async def lock_members(connection: Connection, roots: Collection[RunKey]) -> dic
     return {(row["org"], row["run_id"]): _run(row) for row in rows}
 
 
-async def fill_context(connection: Connection, runs: Iterable[tuple[str, Run]]) -> None:
-    """Give provisional runs whose agent nobody named the context that a question carries."""
-    rows = sorted(
-        (org, run.run_id, run.channel_id, run.agent_id, run.user_id, run.started_by_user_id)
-        for org, run in runs
-    )
-    if rows:
-        await connection.executemany(
-            """
-            UPDATE run SET agent_id = $4, user_id = $5, started_by_user_id = $6
-            WHERE org = $1 AND run_id = $2 AND channel_id = $3 AND provisional
-                AND agent_id IS NULL
-            """,
-            rows,
-        )
-
-
 async def save_runs(connection: Connection, runs: Sequence[tuple[str, Run]]) -> None:
     """Write runs that are held."""
     if runs:
