@@ -27,7 +27,7 @@ async def hold_runs(
     A refused event enters no run: its ids would stay behind as runs that nobody started.
     """
     looked_at = {key for item in items for key in _runs_named(item) | _parent_of(item)}
-    work.books.load(await runs.lock_runs(connection, looked_at))
+    work.books.load(await runs.lock_with_roots(connection, looked_at))
     kept = _own(work, items)
     new: dict[RunKey, Run] = {}
     for item in kept:

@@ -125,9 +125,7 @@ async def _hold(connection: Connection, entry: Any) -> Books:
     if entry["billed_run_id"] is None:
         return books
     keys = keys_of(entry["org"], [entry["billed_run_id"]])
-    for run in (await runs.load_runs(connection, keys)).values():
-        keys |= keys_of(entry["org"], [run.root_run_id])
-    books.load(await runs.lock_runs(connection, keys))
+    books.load(await runs.lock_with_roots(connection, keys))
     return books
 
 

@@ -49,7 +49,7 @@ async def hold_described(connection: Connection, described: Mapping[RunKey, Run]
     if described:
         await departments.share_directories(connection, {org for org, _ in described})
         roots = {(org, run.said_root_run_id) for (org, _), run in described.items()}
-        books.load(await runs.lock_runs(connection, described.keys() | roots))
+        books.load(await runs.lock_with_roots(connection, described.keys() | roots))
     return books
 
 

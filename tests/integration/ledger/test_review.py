@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from contracts.channel import Tokens
 from contracts.ledger import Authorize
 from services.ledger.store import rebuilding
 from shared.db import open_connection
-from tests.factories import MODEL, Feed, belongs, department, started, usage
+from tests.factories import MODEL, NOON, Feed, belongs, department, minutes, started, usage
 from tests.integration.ledger.reconciling import assert_rebuilding_agrees
 from tests.ledger_room import LedgerRoom
 from tests.waiting import eventually
@@ -161,4 +162,63 @@ async def test_a_repair_waits_for_a_batch_that_holds_runs_it_will_write(
     finally:
         await repair.close()
         await batch.close()
+    await assert_rebuilding_agrees(room)
+
+
+@pytest.mark.parametrize("what", ["report", "correction"])
+async def test_a_root_is_held_before_its_delegate_where_its_id_is_the_smaller(
+    room: LedgerRoom, feed: Feed, what: str
+) -> None:
+    """Whoever holds the root may take the delegate: nobody has it and waits for the root."""
+    await room.know(feed)
+    child = started("r1", agent_id="helper", root_run_id="r0", parent_run_id="r0")
+    said = [started("r0", agent_id="boss"), child, usage("q1", "r1")]
+    await room.hear([feed.channel(each) for each in said])
+    (entry,) = (await room.entries("r1")).items
+    tasks = {
+        "report": lambda: room.hear([feed.channel(usage("q2", "r1"))]),
+        "correction": lambda: room.correct(entry.id, 1, "c1"),
+    }
+    async with room.database.transaction() as connection:
+        await connection.execute("SELECT 1 FROM run WHERE run_id = 'r0' FOR UPDATE")
+        task = asyncio.create_task(tasks[what]())
+        await room.waits_or_ends(task)
+        assert not task.done()
+        await connection.execute("SELECT 1 FROM run WHERE run_id = 'r1' FOR UPDATE NOWAIT")
+    await task
+    await assert_rebuilding_agrees(room)
+
+
+async def test_a_correction_beside_reports_that_grow_and_a_tree_that_moves(
+    room: LedgerRoom, feed: Feed
+) -> None:
+    await room.know(feed)
+    await room.hear([feed.channel(started("r1")), feed.channel(usage("q1", "r1"))])
+    (entry,) = (await room.entries("r1")).items
+
+    async def grow() -> None:
+        for output in range(200, 208):
+            tokens = Tokens(input=1_000, output=output)
+            await room.hear([feed.channel(usage("q1", "r1", tokens=tokens))])
+
+    async def correct() -> None:
+        for cost in range(1, 9):
+            await room.correct(entry.id, cost, f"c{cost}")
+
+    async def belong() -> None:
+        members = department("sales", belongs("user-1"))
+        await room.hear([feed.directory(members, "sales"), feed.channel(started("r2"))])
+        await room.hear([feed.directory(department("sales", revision=2), "sales")])
+
+    await asyncio.gather(grow(), correct(), belong())
+    await room.recount()
+    moved = started(
+        "r1", agent_id="helper", root_run_id="r0", parent_run_id="r0", started_at=NOON - minutes(1)
+    )
+    await asyncio.gather(room.hear([feed.channel(moved)]), room.correct(entry.id, 100, "last"))
+    grown = Tokens(input=1_000, output=207)
+    added = (grown.output - 100) * (COST - 5_000_000) // 100
+    assert (await room.run("r0")).totals.cost_nanousd == 100 + added
+    assert await month_usd(room, "agent") == {"helper": 100 + added}
+    assert await month_usd(room, "department") == {}
     await assert_rebuilding_agrees(room)
