@@ -31,7 +31,7 @@ async def hold_runs(
     """
     spoken_of = [(item, _runs_named(item), _parent_of(item)) for item in items]
     looked_at = {key for _, named, parent in spoken_of for key in (*named, *parent)}
-    work.books.load(await runs.lock_runs(connection, looked_at))
+    work.books.load(await runs.lock_with_roots(connection, looked_at))
     kept = _own(work, spoken_of)
     new: dict[RunKey, Run] = {}
     for item, named, _ in kept:
@@ -110,8 +110,13 @@ async def count_again(connection: Connection, books: Books) -> None:
 
 
 async def recount(connection: Connection, work: Work) -> None:
+    """Put a batch's runs where they belong, and enter what their ends say is missing."""
+    await place(connection, work.books)
+    work.books.note_missing_delegates(lambda org, at: month_of(at, work.zones(org)))
+
+
+async def place(connection: Connection, books: Books) -> None:
     """Move what was entered before to the trees and months that it turns out to belong to."""
-    books = work.books
     if trees := books.trees_to_reroot():
         books.load(await runs.lock_members(connection, trees))
     while missing := books.roots_missing():
@@ -126,4 +131,3 @@ async def recount(connection: Connection, work: Work) -> None:
         books.move(await runs.load_own_amounts(connection, moved))
     books.show_roots()
     await count_again(connection, books)
-    books.note_missing_delegates(lambda org, at: month_of(at, work.zones(org)))

@@ -92,6 +92,28 @@ async def lock_runs(connection: Connection, keys: Collection[RunKey]) -> dict[Ru
     return {(row["org"], row["run_id"]): _run(row) for row in rows}
 
 
+async def lock_with_roots(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Run]:
+    """Load and hold runs and the roots of their trees, all of them in key order.
+
+    A root that is held after its delegate is waited for by whoever holds both the other way round.
+    """
+    rows = await connection.fetch(
+        f"""
+        WITH named AS (SELECT * FROM unnest($1::text[], $2::text[]) AS t (org, run_id)),
+        wanted AS (
+            SELECT org, run_id FROM named
+            UNION
+            SELECT r.org, r.root_run_id FROM run r JOIN named USING (org, run_id)
+        )
+        SELECT {_SELECT} FROM run JOIN wanted USING (org, run_id)
+        ORDER BY org, run_id FOR UPDATE OF run
+        """,
+        [org for org, _ in keys],
+        [run_id for _, run_id in keys],
+    )
+    return {(row["org"], row["run_id"]): _run(row) for row in rows}
+
+
 async def load_runs(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Run]:
     """Load runs as they are."""
     rows = await connection.fetch(
@@ -117,23 +139,6 @@ async def lock_members(connection: Connection, roots: Collection[RunKey]) -> dic
         [run_id for _, run_id in roots],
     )
     return {(row["org"], row["run_id"]): _run(row) for row in rows}
-
-
-async def fill_context(connection: Connection, runs: Iterable[tuple[str, Run]]) -> None:
-    """Give provisional runs whose agent nobody named the context that a question carries."""
-    rows = sorted(
-        (org, run.run_id, run.channel_id, run.agent_id, run.user_id, run.started_by_user_id)
-        for org, run in runs
-    )
-    if rows:
-        await connection.executemany(
-            """
-            UPDATE run SET agent_id = $4, user_id = $5, started_by_user_id = $6
-            WHERE org = $1 AND run_id = $2 AND channel_id = $3 AND provisional
-                AND agent_id IS NULL
-            """,
-            rows,
-        )
 
 
 async def save_runs(connection: Connection, runs: Sequence[tuple[str, Run]]) -> None:

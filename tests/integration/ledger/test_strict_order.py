@@ -61,21 +61,7 @@ async def play(room: LedgerRoom, requests, chance: random.Random) -> dict[str, l
             names = {"run_id": run_id, "root_run_id": run_id}
             await room.authorize(ask(request_id, stated * CENT, **names), org=org)
         if fate == "voided":
-            # As the channel would: its request was not sent, and then it was.
-            await room.rows(
-                "UPDATE hold SET state = 'voided', closed_at = now() "
-                "WHERE org = $1 AND request_id = $2",
-                org,
-                request_id,
-            )
-            await room.rows(
-                "INSERT INTO settlement (org, scope, scope_id, month, amount_nanousd) "
-                "SELECT org, cap.scope, cap.id, CASE WHEN cap.scope = 'run' THEN '' ELSE month END,"
-                " amount_nanousd FROM hold CROSS JOIN unnest(scopes, scope_ids) AS cap (scope, id) "
-                "WHERE org = $1 AND request_id = $2",
-                org,
-                request_id,
-            )
+            await void(room, org, request_id)
         for grown, cents in enumerate(reported):
             said = paid(request_id, f"{cents / 100:.2f}", run_id)
             tokens = said.tokens.model_copy(update={"output": 100 + grown})
@@ -105,6 +91,23 @@ async def play(room: LedgerRoom, requests, chance: random.Random) -> dict[str, l
             org,
         ),
     }
+
+
+async def void(room: LedgerRoom, org: str, request_id: str) -> None:
+    """As the channel would: its request was not sent, and then it was."""
+    await room.rows(
+        "UPDATE hold SET state = 'voided', closed_at = now() WHERE org = $1 AND request_id = $2",
+        org,
+        request_id,
+    )
+    await room.rows(
+        "INSERT INTO settlement (org, scope, scope_id, month, amount_nanousd) "
+        "SELECT org, cap.scope, cap.id, CASE WHEN cap.scope = 'run' THEN '' ELSE month END,"
+        " amount_nanousd FROM hold CROSS JOIN unnest(scopes, scope_ids) AS cap (scope, id) "
+        "WHERE org = $1 AND request_id = $2",
+        org,
+        request_id,
+    )
 
 
 async def noted(room: LedgerRoom, org: str) -> list[tuple]:
