@@ -180,7 +180,8 @@ class DurableSpec:
 
 
 DURABLES: Final = (
-    DurableSpec("ledger", "CHANNEL", "ledger", batch_messages_max=500),
+    # A batch is written per run and line that it touches: the larger it is, the less each costs.
+    DurableSpec("ledger", "CHANNEL", "ledger", batch_messages_max=2_000),
     DurableSpec("ledger", "DIRECTORY", "ledger", batch_messages_max=200),
     DurableSpec("ledger", "PULSE", "ledger", batch_messages_max=500),
     DurableSpec("gateway", "LEDGER", "gateway", batch_messages_max=500),

@@ -8,6 +8,7 @@ whoever runs it starts it again.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.2
 GRACE_S = 10
+COLLECT_AFTER_OBJECTS = 50_000
+"""New objects between two looks of the garbage collector; 700 by default."""
 
 Loop = Callable[[], Awaitable[None]]
 
@@ -130,7 +133,20 @@ async def _start(process: Process) -> None:
             logger().warning("database_waits", cause=type(error).__name__)
             await asyncio.sleep(WAIT_S)
     await process.bus.start(process.durables)
+    settle_memory()
     process.started = True
+
+
+def settle_memory() -> None:
+    """Let the collector leave alone what stays for good, and look less often at what does not.
+
+    A batch makes a hundred thousand objects that live until it is committed. By default the
+    collector looks at all of them, and at the price catalogue, many times over: a fifth of the
+    time of a batch (ADR 0036).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER_OBJECTS)
 
 
 def _failed(tasks: Sequence[asyncio.Task[Any]]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,7 +76,7 @@ class BusAddress:
 
 
 class Bus:
-    """One process's connection; `broker` carries its FastStream subscribers."""
+    """One process's connection, with what is subscribed on it."""
 
     def __init__(self, address: BusAddress) -> None:
         """Prepare; nothing is connected before `start`."""
@@ -98,6 +98,7 @@ class Bus:
             js_options={"prefix": address.js_prefix},
             security=_security(address),
         )
+        self._subscribers: list[Callable[[], Awaitable[None]]] = []
         self._slots = asyncio.Semaphore(PENDING_PUBLISHES_MAX)
         self._stopping = False
 
@@ -133,8 +134,12 @@ class Bus:
             else:
                 return
 
+    def at_start(self, subscribe: Callable[[], Awaitable[None]]) -> None:
+        """Have a subscriber subscribe once the connection stands; it outlives reconnects."""
+        self._subscribers.append(subscribe)
+
     async def start(self, durables: Sequence[DurableSpec] = ()) -> None:
-        """Start the subscribers that were put on the broker, once their durables answer.
+        """Start the subscribers, once the durables answer.
 
         JetStream of a server that was just started needs a moment; a durable that is not there at
         all is made by the bootstrap step.
@@ -155,6 +160,8 @@ class Bus:
                 else:
                     break
         await self.broker.start()
+        for subscribe in self._subscribers:
+            await subscribe()
 
     async def consumer_info(self, spec: DurableSpec) -> ConsumerInfo:
         """What the server says of a durable of this room.

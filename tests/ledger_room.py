@@ -202,11 +202,12 @@ class LedgerRoom:
         self, entry_id: str, cost_nanousd: int, correction_id: str, **asked: Any
     ) -> EntryCorrected:
         org = asked.pop("org", "acme")
+        permissions = asked.pop("permissions", ("budgets:manage",))
         values = {"reason": "the invoice says so"} | asked
         question = CorrectEntry(
             correction_id=correction_id, entry_id=entry_id, cost_nanousd=cost_nanousd, **values
         )
-        actor = Actor(pseudonym="somebody")
+        actor = Actor(pseudonym="somebody", permissions=permissions)
         return await self.corrector.answer_correct_entry(
             Question(question, Asked(org, "room", "gateway"), actor)
         )

@@ -133,6 +133,18 @@ class ActorMissing(Forbidden):
         )
 
 
+class PermissionMissing(Forbidden):
+    """What the gateway stamped decides; a room checks it (design.md 2)."""
+
+    def __init__(self, permission: str) -> None:
+        """Name what is missing."""
+        super().__init__(
+            f"whoever asks needs {permission}: ask somebody who holds it",
+            reason="permission_missing",
+            permission=permission,
+        )
+
+
 class IngestionUnknown(NotFound):
     """Nothing was reported of such an ingestion here."""
 

@@ -24,10 +24,13 @@ from tests.bench.accounts import bench_accounts, bench_floods
 from tests.bench.asking import bench_authorize
 from tests.bench.gateway import bench_callers, bench_empty_room, bench_streams
 from tests.bench.ingesting import bench_ingest
+from tests.bench.reading import bench_reading
+from tests.bench.starting import bench_second_start
+from tests.bench.steady import bench_http, bench_steady
 from tests.servers import Servers
 
 
-async def main(rounds: int, events: int, asks: int) -> None:
+async def main(rounds: int, events: int, asks: int, runs: int) -> None:
     console = Console()
     console.print(
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; "
@@ -53,6 +56,10 @@ async def main(rounds: int, events: int, asks: int) -> None:
             ):
                 _add(table, name, unit, measured, bare, "a bare request and reply")
             for figure in (
+                *await bench_steady(servers, asks=asks),
+                *await bench_http(servers, asks=asks),
+                *await bench_reading(servers, runs=runs),
+                *await bench_second_start(),
                 *await bench_callers(servers, rounds=rounds, asks=asks),
                 *await bench_streams(servers, rounds=rounds, asks=asks // 10),
                 *await bench_empty_room(servers),
@@ -92,6 +99,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--asks", type=int, default=3_000)
+    parser.add_argument("--runs", type=int, default=100_000)
     asked = parser.parse_args()
     # The rooms' own loop (shared/app.py).
-    uvloop.run(main(asked.rounds, asked.events, asked.asks))
+    uvloop.run(main(asked.rounds, asked.events, asked.asks, asked.runs))

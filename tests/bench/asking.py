@@ -6,14 +6,14 @@ import asyncio
 import statistics
 import sys
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import count
 
 from contracts.ledger import Authorization, Authorize
 from shared.bus import Bus
-from shared.outbox import Message
 from shared.questions import Asker
-from tests.bench.ingesting import message_id
-from tests.factories import Feed, organization
+from tests.bench.ingesting import publish_organization
 from tests.servers import ROOT, Servers
 from tests.waiting import eventually
 
@@ -38,8 +38,8 @@ def question() -> Authorize:
     number = next(NUMBERS)
     return Authorize(
         request_id=f"q{number}",
-        run_id=f"r{number % 50}",
-        root_run_id=f"r{number % 50}",
+        run_id=f"asked-{number % 50}",
+        root_run_id=f"asked-{number % 50}",
         agent_id="coder",
         root_agent_id="coder",
         user_id=None,
@@ -99,11 +99,10 @@ async def ledger_asking_round(servers: Servers, asks: int) -> dict[str, float]:
     database = await servers.new_database("ledger")
     bus = Bus(servers.bus_address("gateway"))
     await bus.start()
-    entry = Feed().directory(organization(), "acme")
-    await bus.publish(
-        Message(entry.subject, message_id(entry.subject, "bench", "1", entry.body), entry.body)
-    )
-    await servers.start_room("ledger", "all", database)
+    await publish_organization(servers)
+    # As it is deployed: pricing never blocks an answer.
+    for part in ("ingest", "answer"):
+        await servers.start_room("ledger", part, database)
     asker = Asker(bus, name="gateway")
 
     async def ask() -> bool:
@@ -122,6 +121,13 @@ async def ledger_asking_round(servers: Servers, asks: int) -> dict[str, float]:
 
 
 async def _bare_round(servers: Servers, asks: int) -> dict[str, float]:
+    async with bare_answerer(servers) as ask:
+        return await _figures(ask, asks)
+
+
+@asynccontextmanager
+async def bare_answerer(servers: Servers) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """A process that answers what it is asked, and how to ask it."""
     address = servers.bus_address("ledger")
     echo = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -142,7 +148,7 @@ async def _bare_round(servers: Servers, asks: int) -> dict[str, float]:
         await bus.client.request(ECHO, body, timeout=10)
 
     try:
-        return await _figures(ask, asks)
+        yield ask
     finally:
         await bus.stop()
         echo.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from datetime import UTC, datetime
@@ -14,9 +13,7 @@ from contracts.channel import Tokens
 from contracts.envelope import message_id
 from shared.bus import Bus
 from shared.outbox import Message
-from shared.pull import Puller
 from tests.factories import Feed, organization, usage
-from tests.ledger_room import LedgerRoom
 from tests.servers import Servers
 from tests.waiting import eventually
 
@@ -76,34 +73,38 @@ async def bench_ingest(servers: Servers, *, rounds: int, events: int) -> list[tu
 
 
 async def ledger_ingest_round(servers: Servers, events: int, seed: int) -> float:
+    """One ingest process, as in a deployment; from its first committed batch to the last."""
     await servers.fresh_streams()
     database = await servers.new_database("ledger")
     await _publish(servers, events, seed)
-    room = LedgerRoom(database.url("ledger"))
-    # Beyond every event of the round; the stream stamps them with the real time.
-    room.clock.at = datetime.now(UTC)
-    await room.hear([Feed().directory(organization(), "acme")])
-    bus = Bus(servers.bus_address("ledger"))
-    await bus.start()
-    puller = Puller(bus, room.consumers["CHANNEL"])
-    started = time.perf_counter()
-    task = asyncio.ensure_future(puller.run())
+    await publish_organization(servers)
+    admin = await asyncpg.connect(database.admin_url.partition("?")[0], ssl=False)
+
+    async def entered() -> int:
+        return int(await admin.fetchval("SELECT count(*) FROM ledger.request"))
+
+    process = await servers.start_room("ledger", "ingest", database)
     try:
-        await eventually(
-            lambda: _count(room, "SELECT count(*) FROM request"), lambda n: n >= events
-        )
-        return events / (time.perf_counter() - started)
+        first = await eventually(entered, bool)
+        started = time.perf_counter()
+        await eventually(entered, lambda count: count >= events)
+        return (events - first) / (time.perf_counter() - started)
     finally:
-        await puller.drain()
-        task.cancel()
-        await bus.stop()
-        await room.close()
+        await process.kill()
+        await admin.close()
         await servers.drop_database(database)
 
 
-async def _count(room: LedgerRoom, statement: str) -> int:
-    (row,) = await room.rows(statement)
-    return int(row[0])
+async def publish_organization(servers: Servers) -> None:
+    """Let every ledger know one organization."""
+    bus = Bus(servers.bus_address("gateway"))
+    await bus.start()
+    entry = Feed().directory(organization(), "acme")
+    identity = message_id(entry.subject, "bench", "1", entry.body)
+    try:
+        await bus.publish(Message(entry.subject, identity, entry.body))
+    finally:
+        await bus.stop()
 
 
 async def _bare_round(servers: Servers, events: int, seed: int) -> float:

@@ -13,7 +13,17 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 async def test_every_row_of_the_bench_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    await main(1, 500, 60)
+    await main(1, 3_000, 60, 200)
     shown = capsys.readouterr().out
-    for row in ("usage events", "authorize", "API key", "open streams", "floods"):
+    for row in (
+        "usage events",
+        "authorize",
+        "over HTTP",
+        "/runs",
+        "/spend",
+        "second start",
+        "API key",
+        "open streams",
+        "floods",
+    ):
         assert row.split(maxsplit=1)[0] in shown, row

@@ -7,6 +7,7 @@ addition and no figure can be forgotten.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from operator import add, sub
 
 from contracts.ledger import TokenSums, Totals
 
@@ -29,10 +30,12 @@ class Amount:
     audio_output: int = 0
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(*(a + b for a, b in zip(self.values, other.values, strict=True)))
+        if self is NOTHING:
+            return other
+        return Amount(*map(add, self.values, other.values))
 
     def __sub__(self, other: Amount) -> Amount:
-        return Amount(*(a - b for a, b in zip(self.values, other.values, strict=True)))
+        return Amount(*map(sub, self.values, other.values))
 
     def __bool__(self) -> bool:
         return any(self.values)

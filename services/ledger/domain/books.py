@@ -68,12 +68,12 @@ class Books:
     def see(self, key: RunKey, at: datetime, heard_at: datetime) -> None:
         """Note a sign of life.
 
-        Of a provisional run it may be the earliest: its start so far. Of a run that was failed for
-        its silence it may be the one that reopens it.
+        The earliest is a provisional run's start so far. Of a run that was failed for its silence
+        it may be the one that reopens it.
         """
         run = self.runs[key]
         first = run.first_sign_at
-        if run.provisional or run.reaped_at is not None or first is None or at < first:
+        if run.reaped_at is not None or first is None or at < first:
             self.runs[key] = saw_sign(run, at, heard_at)
         elif self._is_news(run, at, heard_at):
             noted = self.signs.get(key, (at, heard_at))

@@ -269,6 +269,8 @@ def bill(claims: Claims) -> dict[Line, tuple[Amount, Claim]]:
     """What a request costs and where: the owner's best report; other claims are flagged at 0."""
     if not claims:
         return {}
+    if len(claims) == 1:
+        return {line_of(claims[0].best): (_amount(claims[0]), claims[0])}
     owner = owner_of(claims)
     billed: dict[Line, tuple[Amount, Claim]] = {}
     # The owner last: of two contexts that share a line it is the owner that explains it.
@@ -317,7 +319,7 @@ def draft_entries(before: Claims, after: Claims) -> list[Draft]:
     for line in {**old, **new}:
         was, was_claim = old.get(line, (NOTHING, None))
         now, now_claim = new.get(line, (NOTHING, None))
-        difference = now - was
+        difference = now - was if was is not NOTHING else now
         if not difference:
             continue
         claim = now_claim or was_claim

@@ -38,7 +38,7 @@ def _zone(name: str) -> ZoneInfo:
 def zone_at(at: datetime, zones: Sequence[Zone]) -> str:
     """The zone that holds at an instant: the newest whose own month has begun there."""
     for zone in sorted(zones, key=lambda item: item.from_month, reverse=True):
-        if f"{at.astimezone(_zone(zone.name)):%Y-%m}" >= zone.from_month:
+        if _month(at.astimezone(_zone(zone.name))) >= zone.from_month:
             return zone.name
     return min(zones, key=lambda item: item.from_month).name if zones else "UTC"
 
@@ -46,8 +46,12 @@ def zone_at(at: datetime, zones: Sequence[Zone]) -> str:
 def month_of(at: datetime, zones: Sequence[Zone]) -> str:
     """The month, `YYYY-MM`, that an instant is billed in."""
     if len(zones) == 1 and zones[0].name == "UTC":
-        return f"{at.astimezone(UTC):%Y-%m}"
-    return f"{at.astimezone(_zone(zone_at(at, zones))):%Y-%m}"
+        return _month(at.astimezone(UTC))
+    return _month(at.astimezone(_zone(zone_at(at, zones))))
+
+
+def _month(at: datetime) -> str:
+    return f"{at.year:04d}-{at.month:02d}"
 
 
 def month_begin(month: str, zones: Sequence[Zone]) -> datetime:

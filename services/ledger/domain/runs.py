@@ -215,6 +215,22 @@ def provisional_from(
     )
 
 
+def describe(run: Run, said: Run) -> Run:
+    """Let a question say what a run is of which nobody has said it; a start has the last word."""
+    if not run.provisional or run.agent_id is not None or run.channel_id != said.channel_id:
+        return run
+    return replace(
+        run,
+        said_root_run_id=said.said_root_run_id,
+        agent_id=said.agent_id,
+        user_id=said.user_id,
+        started_by_user_id=said.started_by_user_id,
+        routine_id=said.routine_id,
+        goal_id=said.goal_id,
+        budget_nanousd=said.budget_nanousd,
+    )
+
+
 def agents_of(run: Run, root: Run | None) -> tuple[str, ...]:
     """Whose months a run's entries count in (design.md 4, *Facts*).
 

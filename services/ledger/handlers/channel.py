@@ -6,7 +6,7 @@ sums: every process takes locks in this order, and every order of events leaves 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ from services.ledger.handlers.saying import say_changed_runs
 from services.ledger.handlers.settling import note_overruns, settle
 from services.ledger.handlers.work import Work, circumstances_of, load_work, stored_at
 from services.ledger.store import admissions, entries, runs, transitions
+from services.ledger.store.entries import RequestKey
 from services.ledger.store.notices import warn_of_caps
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class ChannelReports:
 
     async def on_usage_reported(
         self, connection: Connection, work: Work, items: Sequence[Received]
-    ) -> list[tuple[tuple[str, str], Draft]]:
+    ) -> list[tuple[RequestKey, Draft]]:
         """Price reports, merge them with what is known of their requests, draft the entries.
 
         Those of ingestion among them: both share one space of request ids.
@@ -82,19 +83,22 @@ class ChannelReports:
         if not items:
             return []
         keys = {(item.event.org, item.event.data.request_id) for item in items}
-        known = await entries.lock_requests(connection, keys)
         admitted = await admissions.load_admitted(connection, keys)
-        claims = dict(known)
+        said = []
         for item in items:
-            request_id: str = item.event.data.request_id
-            key = (item.event.org, request_id)
-            report = self._report(work, item, admitted.get(key))
-            merged = merge(claims[key], report)
-            if claims_of_channel(merged, report.channel_id) > CLAIMS_PER_CHANNEL_MAX:
-                why = TooManyClaims(request_id, CLAIMS_PER_CHANNEL_MAX)
-                work.batch.refuse(item, why)
-                continue
-            claims[key] = merged
+            key = (item.event.org, item.event.data.request_id)
+            said.append((key, item, self._report(work, item, admitted.get(key))))
+        # Nearly every request is new: what is claimed of it is entered where it is made.
+        claims, refused = _merge_all({}, said)
+        new = await entries.enter_requests(connection, claims)
+        known = await entries.lock_requests(connection, keys - new)
+        refused = [each for each in refused if each[0] in new]
+        if known:
+            again, further = _merge_all(known, [each for each in said if each[0] in known])
+            claims |= again
+            refused += further
+        for _, item, why in refused:
+            work.batch.refuse(item, why)
         return await _enter(connection, work, known, claims)
 
     def _report(self, work: Work, item: Received, admitted: Admitted | None) -> Report:
@@ -111,19 +115,35 @@ class ChannelReports:
         return make_report(usage, price_usage(self._book, usage, self._rates), known)
 
 
+def _merge_all(
+    known: Mapping[RequestKey, Claims], said: Sequence[tuple[RequestKey, Received, Report]]
+) -> tuple[dict[RequestKey, Claims], list[tuple[RequestKey, Received, TooManyClaims]]]:
+    """Add reports to what is known of their requests; answer what is not taken in, too."""
+    claims = dict(known)
+    refused = []
+    for key, item, report in said:
+        merged = merge(claims.get(key, ()), report)
+        if claims_of_channel(merged, report.channel_id) > CLAIMS_PER_CHANNEL_MAX:
+            refused.append((key, item, TooManyClaims(key[1], CLAIMS_PER_CHANNEL_MAX)))
+        else:
+            claims[key] = merged
+    return claims, refused
+
+
 async def _enter(
     connection: Connection,
     work: Work,
-    known: dict[tuple[str, str], Claims],
-    claims: dict[tuple[str, str], Claims],
-) -> list[tuple[tuple[str, str], Draft]]:
-    drafts: list[tuple[tuple[str, str], Draft]] = []
+    known: Mapping[RequestKey, Claims],
+    claims: Mapping[RequestKey, Claims],
+) -> list[tuple[RequestKey, Draft]]:
+    """Draft what leads from what was known to what is claimed now; unknown requests are new."""
+    drafts: list[tuple[RequestKey, Draft]] = []
     await hold_claimed_runs(connection, work, [*known.items(), *claims.items()])
     for key, merged in claims.items():
-        for draft in draft_entries(known[key], merged):
+        for draft in draft_entries(known.get(key, ()), merged):
             drafts.append((key, draft))
             work.books.enter(key[0], draft)
-    changed = {key: merged for key, merged in claims.items() if merged != known[key]}
+    changed = {key: merged for key, merged in claims.items() if merged != known.get(key, merged)}
     await entries.save_claims(connection, changed)
     return drafts
 
@@ -205,7 +225,7 @@ def _change(work: Work, item: Received, at: datetime, apply: Callable[[Run], Run
 
 
 async def _save(
-    connection: Connection, work: Work, drafts: Sequence[tuple[tuple[str, str], Draft]]
+    connection: Connection, work: Work, drafts: Sequence[tuple[RequestKey, Draft]]
 ) -> None:
     books = work.books
     settled = await settle(connection, work, drafts)

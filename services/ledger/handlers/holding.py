@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from shared.consume import Received
     from shared.db import Connection
 
+    SpokenOf = tuple[Received, set[RunKey], set[RunKey]]
+    """A report, the runs that it names, and the parent that it names."""
+
 
 async def hold_runs(
     connection: Connection, work: Work, items: Sequence[Received]
@@ -26,19 +29,21 @@ async def hold_runs(
 
     A refused event enters no run: its ids would stay behind as runs that nobody started.
     """
-    looked_at = {key for item in items for key in _runs_named(item) | _parent_of(item)}
-    work.books.load(await runs.lock_runs(connection, looked_at))
-    kept = _own(work, items)
+    spoken_of = [(item, _runs_named(item), _parent_of(item)) for item in items]
+    looked_at = {key for _, named, parent in spoken_of for key in (*named, *parent)}
+    work.books.load(await runs.lock_with_roots(connection, looked_at))
+    kept = _own(work, spoken_of)
     new: dict[RunKey, Run] = {}
-    for item in kept:
-        for org, run_id in _runs_named(item) - work.books.runs.keys():
-            new.setdefault((org, run_id), unheard(run_id, item.address.channel_id or ""))
+    for item, named, _ in kept:
+        for key in named:
+            if key not in work.books.runs:
+                new.setdefault(key, unheard(key[1], item.address.channel_id or ""))
     if new:
         await runs.create_missing(connection, ((key[0], run) for key, run in new.items()))
         work.books.load(await runs.lock_runs(connection, new.keys()))
         # Somebody else may have entered the same id meanwhile, or earlier in this batch.
         kept = _own(work, kept)
-    return kept
+    return [item for item, *_ in kept]
 
 
 def _runs_named(item: Received) -> set[RunKey]:
@@ -62,19 +67,19 @@ def _parent_of(item: Received) -> set[RunKey]:
     return set()
 
 
-def _own(work: Work, items: Sequence[Received]) -> list[Received]:
+def _own(work: Work, spoken_of: Sequence[SpokenOf]) -> list[SpokenOf]:
     kept = []
-    for item in items:
+    for item, named, parent in spoken_of:
         channel_id = item.address.channel_id or ""
         foreign = [
             key[1]
-            for key in sorted((_runs_named(item) | _parent_of(item)) & work.books.runs.keys())
-            if work.books.runs[key].channel_id != channel_id
+            for key in (*named, *parent)
+            if (run := work.books.runs.get(key)) is not None and run.channel_id != channel_id
         ]
         if foreign:
-            work.batch.refuse(item, RunOfOtherChannel(foreign[0], channel_id))
+            work.batch.refuse(item, RunOfOtherChannel(min(foreign), channel_id))
         else:
-            kept.append(item)
+            kept.append((item, named, parent))
     return kept
 
 
@@ -105,8 +110,13 @@ async def count_again(connection: Connection, books: Books) -> None:
 
 
 async def recount(connection: Connection, work: Work) -> None:
+    """Put a batch's runs where they belong, and enter what their ends say is missing."""
+    await place(connection, work.books)
+    work.books.note_missing_delegates(lambda org, at: month_of(at, work.zones(org)))
+
+
+async def place(connection: Connection, books: Books) -> None:
     """Move what was entered before to the trees and months that it turns out to belong to."""
-    books = work.books
     if trees := books.trees_to_reroot():
         books.load(await runs.lock_members(connection, trees))
     while missing := books.roots_missing():
@@ -121,4 +131,3 @@ async def recount(connection: Connection, work: Work) -> None:
         books.move(await runs.load_own_amounts(connection, moved))
     books.show_roots()
     await count_again(connection, books)
-    books.note_missing_delegates(lambda org, at: month_of(at, work.zones(org)))

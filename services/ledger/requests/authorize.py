@@ -15,6 +15,7 @@ from contracts.ledger import Authorization
 from services.ledger.domain.caps import decide, refuse_unknown_organization
 from services.ledger.domain.pricing import price_question
 from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
+from services.ledger.requests.describing import describe_runs, enter_runs, hold_described
 from services.ledger.requests.facts import Asked, Facts, caps_over, load_facts, named_by
 from services.ledger.requests.holding import (
     Holding,
@@ -23,7 +24,7 @@ from services.ledger.requests.holding import (
     refusal_of_delegate,
 )
 from services.ledger.requests.stopping import say_stops
-from services.ledger.store import admissions, runs
+from services.ledger.store import admissions
 from services.ledger.store.admissions import Admission
 from services.ledger.store.departments import share_directories
 from services.ledger.store.questions import RequestKey, load_named
@@ -100,7 +101,7 @@ class Authorizer:
             made = {key: self._decide_one(asked, facts, now) for key, asked in fresh.items()}
             # Runs are locked before rates and caps are, by everybody (`store/holds.py`).
             kept = [fresh[key] for key in _decisions(made, facts)]
-            await _enter_runs(connection, *_runs_spoken_of(kept, facts, now))
+            await _enter_runs(connection, _runs_spoken_of(kept, facts, now), facts, now)
             plan = await self._holding.plan(connection, pending_of(fresh, made, facts), now)
             made |= plan.answers
             lost = await _save(connection, fresh, made, facts, now)
@@ -156,7 +157,7 @@ async def _save(
     new, described = _runs_spoken_of([fresh[key] for key in kept], facts, now)
     refuses = any(row.answer.refusal is not None for row in rows)
     async with connection.transaction() if new or described or refuses else nullcontext():
-        await _enter_runs(connection, new, described)
+        await _enter_runs(connection, (new, described), facts, now)
         saved = await admissions.save(connection, rows)
         if refuses:
             decided = [row for row in rows if (row.org, row.request_id) in saved]
@@ -182,10 +183,15 @@ def _decisions(
 
 
 async def _enter_runs(
-    connection: Connection, new: Mapping[RunKey, Run], described: Mapping[RunKey, Run]
+    connection: Connection,
+    spoken_of: tuple[Mapping[RunKey, Run], Mapping[RunKey, Run]],
+    facts: Facts,
+    now: datetime,
 ) -> None:
-    await runs.create_missing(connection, ((org, run) for (org, _), run in new.items()))
-    await runs.fill_context(connection, ((org, run) for (org, _), run in described.items()))
+    new, described = spoken_of
+    books = await hold_described(connection, described)
+    await enter_runs(connection, new, facts.runs)
+    await describe_runs(connection, books, described, facts.organizations, now)
 
 
 def _admission(asked: Asked, answer: Authorization, facts: Facts) -> Admission:

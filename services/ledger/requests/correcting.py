@@ -26,6 +26,7 @@ from services.ledger.errors import (
     CorrectionIdUsed,
     EntryIsCorrection,
     EntryUnknown,
+    PermissionMissing,
 )
 from services.ledger.store import corrections, directory, entries, runs
 from services.ledger.store.corrections import Correction
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 ROOM = "ledger"
 ACTION = "entry.corrected"
+NEEDS = "budgets:manage"
 SALT_BYTES = 16
 CORRECTIONS = UUID("5f2d6c1e-3c0f-5a8b-9d1a-0f5c8c7b2e41")
 """Namespace of the entries that corrections make: an id of a correction makes one entry."""
@@ -59,11 +61,13 @@ class Corrector:
 
         Raises:
             EntryUnknown, EntryIsCorrection, CorrectionChangesNothing, CorrectionTooLarge,
-            CorrectionIdUsed, ActorMissing.
+            CorrectionIdUsed, ActorMissing, PermissionMissing.
         """
         asked: CorrectEntry = question.data
         if question.actor is None:
             raise ActorMissing
+        if NEEDS not in question.actor.permissions:
+            raise PermissionMissing(NEEDS)
         entry_id = _uuid(asked.entry_id)
         async with self._database.transaction() as connection:
             # Before any run is locked, as whoever enters amounts does (store/departments.py).
@@ -124,9 +128,7 @@ async def _hold(connection: Connection, entry: Any) -> Books:
     if entry["billed_run_id"] is None:
         return books
     keys = keys_of(entry["org"], [entry["billed_run_id"]])
-    for run in (await runs.load_runs(connection, keys)).values():
-        keys |= keys_of(entry["org"], [run.root_run_id])
-    books.load(await runs.lock_runs(connection, keys))
+    books.load(await runs.lock_with_roots(connection, keys))
     return books
 
 

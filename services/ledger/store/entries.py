@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from uuid_utils.compat import uuid7
+from uuid_utils import uuid7
 
 from contracts.channel import Tokens
-from services.ledger.domain.amounts import COLUMNS, Amount
+from services.ledger.domain.amounts import Amount
 from services.ledger.domain.books import MonthAmount, MonthKey
 from services.ledger.domain.merging import Claims, Draft, Line, claims_from_json, claims_to_json
+from services.ledger.store.sums import moved, parameters
 
 if TYPE_CHECKING:
     from shared.db import Connection
@@ -56,35 +57,50 @@ _ENTRY_COLUMNS = (
 )
 
 
-async def lock_requests(
-    connection: Connection, keys: Collection[RequestKey]
-) -> dict[RequestKey, Claims]:
-    """Load the claims on requests and hold them; requests never heard of are made, empty."""
-    ordered = sorted(keys)
-    orgs = [org for org, _ in ordered]
-    ids = [request_id for _, request_id in ordered]
+async def enter_requests(
+    connection: Connection, claims: Mapping[RequestKey, Claims]
+) -> set[RequestKey]:
+    """Enter requests never heard of with what is claimed of them, and hold them; answer which.
+
+    What was entered before, perhaps by another transaction meanwhile, stays as it is.
+    """
+    ordered = sorted(claims)
     made = await connection.fetch(
         """
         INSERT INTO request (org, request_id, claims)
-        SELECT t.org, t.request_id, '[]' FROM unnest($1::text[], $2::text[]) AS t (org, request_id)
+        SELECT t.org, t.request_id, t.claims::jsonb
+        FROM unnest($1::text[], $2::text[], $3::text[]) AS t (org, request_id, claims)
         ON CONFLICT DO NOTHING RETURNING org, request_id
         """,
-        orgs,
-        ids,
+        [org for org, _ in ordered],
+        [request_id for _, request_id in ordered],
+        [_claims_text(claims[key]) for key in ordered],
     )
-    claims: dict[RequestKey, Claims] = {(row["org"], row["request_id"]): () for row in made}
-    if len(claims) < len(ordered):
-        rows = await connection.fetch(
-            """
-            SELECT org, request_id, claims FROM request
-            JOIN unnest($1::text[], $2::text[]) AS t (org, request_id) USING (org, request_id)
-            ORDER BY org, request_id FOR UPDATE OF request
-            """,
-            orgs,
-            ids,
-        )
-        claims |= {(row["org"], row["request_id"]): claims_from_json(row["claims"]) for row in rows}
-    return claims
+    return {(row["org"], row["request_id"]) for row in made}
+
+
+async def lock_requests(
+    connection: Connection, keys: Collection[RequestKey]
+) -> dict[RequestKey, Claims]:
+    """Load the claims on requests that are entered, and hold them."""
+    if not keys:
+        return {}
+    ordered = sorted(keys)
+    rows = await connection.fetch(
+        """
+        SELECT org, request_id, claims FROM request
+        JOIN unnest($1::text[], $2::text[]) AS t (org, request_id) USING (org, request_id)
+        ORDER BY org, request_id FOR UPDATE OF request
+        """,
+        [org for org, _ in ordered],
+        [request_id for _, request_id in ordered],
+    )
+    return {(row["org"], row["request_id"]): claims_from_json(row["claims"]) for row in rows}
+
+
+def _claims_text(claims: Claims) -> str:
+    # As text: the driver takes a list in a list for an array of two dimensions.
+    return orjson.dumps(claims_to_json(claims)).decode()
 
 
 async def save_claims(connection: Connection, claims: Mapping[RequestKey, Claims]) -> None:
@@ -98,8 +114,7 @@ async def save_claims(connection: Connection, claims: Mapping[RequestKey, Claims
             """,
             [org for org, _ in claims],
             [request_id for _, request_id in claims],
-            # As text: the driver takes a list in a list for an array of two dimensions.
-            [orjson.dumps(claims_to_json(value)).decode() for value in claims.values()],
+            [_claims_text(value) for value in claims.values()],
         )
 
 
@@ -120,7 +135,7 @@ def _entry(key: RequestKey, draft: Draft, recorded_at: datetime) -> tuple[Any, .
     org, request_id = key
     report, amount = draft.report, draft.amount
     return (
-        uuid7(),
+        str(uuid7()),
         org,
         request_id,
         report.run_id or None,
@@ -175,19 +190,22 @@ async def add_to_lines(connection: Connection, amounts: Mapping[tuple[str, Line]
     )
     if not rows:
         return
-    sums = ", ".join(f"{name} = run_line.{name} + excluded.{name}" for name in COLUMNS)
-    keys = ", ".join(f"${n}::text[]" for n in range(1, 9))
-    columns = ", ".join(f"${n}::numeric[]" for n in range(9, 9 + len(COLUMNS)))
+    columns = moved([amount for _, amount in rows])
+    names = [column.name for column in columns]
+    sums = ", ".join(f"{name} = run_line.{name} + excluded.{name}" for name in names)
+    keys = [f"${n}::text[]" for n in range(1, 9)]
+    arrays = ", ".join(filter(None, [*keys, parameters(columns, 9)]))
     await connection.execute(
         f"""
-        INSERT INTO run_line (org, run_id, month, provider, model, key_id, kind, late_month,
-            {", ".join(COLUMNS)})
-        SELECT * FROM unnest({keys}, {columns})
+        INSERT INTO run_line (
+            {", ".join(("org, run_id, month, provider, model, key_id, kind, late_month", *names))}
+        )
+        SELECT * FROM unnest({arrays})
         ON CONFLICT (org, run_id, month, provider, model, key_id, kind, late_month)
-            DO UPDATE SET {sums}
+            DO {f"UPDATE SET {sums}" if sums else "NOTHING"}
         """,
         *([key[n] for key, _ in rows] for n in range(8)),
-        *([amount.values[n] for _, amount in rows] for n in range(len(COLUMNS))),
+        *(column.values for column in columns),
     )
 
 

@@ -88,16 +88,38 @@ async def list_runs(
     direction = "DESC" if question.descending else "ASC"
     order = _ORDERS[question.order_by].format(direction=direction)
     values += [question.skip, question.limit]
+    page = f"OFFSET ${len(values) - 1} LIMIT ${len(values)}"
+    if question.order_by == "started_at" and question.descending:
+        where, page = (
+            _newest(where, page, first=f"${len(values) - 1}::bigint + ${len(values)}::bigint"),
+            "",
+        )
     rows = await connection.fetch(
         f"""
         SELECT {_RUN} FROM run r {_SHOWN_SORT}
         LEFT JOIN agent a ON a.org = r.org AND a.agent_id = r.agent_id
-        WHERE {where} ORDER BY {order}, r.run_id {direction}
-        OFFSET ${len(values) - 1} LIMIT ${len(values)}
+        WHERE {where} ORDER BY {order}, r.run_id {direction} {page}
         """,
         *values,
     )
     return rows, int(total)
+
+
+def _newest(where: str, page: str, *, first: str) -> str:
+    """Pick the page that begins with the newest runs in the order of an index.
+
+    Runs without a start come last, and no index holds them there: they are picked apart.
+    """
+    found = f"SELECT r.run_id, r.shown_start FROM run r WHERE {where} AND r.shown_start IS"
+    return f"""
+        r.org = $1 AND r.run_id IN (
+            SELECT found.run_id FROM (
+                ({found} NOT NULL ORDER BY r.shown_start DESC, r.run_id DESC LIMIT {first})
+                UNION ALL ({found} NULL ORDER BY r.run_id DESC LIMIT {first})
+            ) AS found
+            ORDER BY found.shown_start DESC NULLS LAST, found.run_id DESC {page}
+        )
+    """
 
 
 async def load_run(connection: Connection, org: str, run_id: str) -> Any | None:

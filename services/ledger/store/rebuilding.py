@@ -282,8 +282,12 @@ async def count_recounts(connection: Connection) -> int:
 
 
 async def hold_rollups(connection: Connection) -> None:
-    """Let nobody write sums until the transaction ends."""
-    await connection.execute("LOCK TABLE run, run_line, month_spend IN SHARE ROW EXCLUSIVE MODE")
+    """Let nobody write sums, or hold a run in order to, until the transaction ends.
+
+    A batch holds rows of `run` long before it writes them: a lock that let it take them would make
+    the repair wait for the row and the batch for the table. Readers are not kept waiting.
+    """
+    await connection.execute("LOCK TABLE run, run_line, month_spend IN EXCLUSIVE MODE")
 
 
 async def apply_rollups(connection: Connection) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.ledger.domain.amounts import COLUMNS, NOTHING, Amount
 from services.ledger.domain.runs import Run
+from services.ledger.store.sums import moved, parameters
 from services.ledger.tables.runs import RUN_MOMENTS, RUN_TEXTS, RUN_TEXTS_REQUIRED
 
 if TYPE_CHECKING:
@@ -91,6 +92,28 @@ async def lock_runs(connection: Connection, keys: Collection[RunKey]) -> dict[Ru
     return {(row["org"], row["run_id"]): _run(row) for row in rows}
 
 
+async def lock_with_roots(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Run]:
+    """Load and hold runs and the roots of their trees, all of them in key order.
+
+    A root that is held after its delegate is waited for by whoever holds both the other way round.
+    """
+    rows = await connection.fetch(
+        f"""
+        WITH named AS (SELECT * FROM unnest($1::text[], $2::text[]) AS t (org, run_id)),
+        wanted AS (
+            SELECT org, run_id FROM named
+            UNION
+            SELECT r.org, r.root_run_id FROM run r JOIN named USING (org, run_id)
+        )
+        SELECT {_SELECT} FROM run JOIN wanted USING (org, run_id)
+        ORDER BY org, run_id FOR UPDATE OF run
+        """,
+        [org for org, _ in keys],
+        [run_id for _, run_id in keys],
+    )
+    return {(row["org"], row["run_id"]): _run(row) for row in rows}
+
+
 async def load_runs(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Run]:
     """Load runs as they are."""
     rows = await connection.fetch(
@@ -116,23 +139,6 @@ async def lock_members(connection: Connection, roots: Collection[RunKey]) -> dic
         [run_id for _, run_id in roots],
     )
     return {(row["org"], row["run_id"]): _run(row) for row in rows}
-
-
-async def fill_context(connection: Connection, runs: Iterable[tuple[str, Run]]) -> None:
-    """Give provisional runs whose agent nobody named the context that a question carries."""
-    rows = sorted(
-        (org, run.run_id, run.channel_id, run.agent_id, run.user_id, run.started_by_user_id)
-        for org, run in runs
-    )
-    if rows:
-        await connection.executemany(
-            """
-            UPDATE run SET agent_id = $4, user_id = $5, started_by_user_id = $6
-            WHERE org = $1 AND run_id = $2 AND channel_id = $3 AND provisional
-                AND agent_id IS NULL
-            """,
-            rows,
-        )
 
 
 async def save_runs(connection: Connection, runs: Sequence[tuple[str, Run]]) -> None:
@@ -161,6 +167,9 @@ def amount_of(row: Any, prefix: str = "") -> Amount:
     return Amount(*(int(row[f"{prefix}{name}"]) for name in COLUMNS))
 
 
+_SIGNS_OF_RUNS = "$1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::boolean[]"
+
+
 async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> None:
     """Add to runs' own sums and to trees' sums, and note signs of life; one write per run.
 
@@ -171,20 +180,23 @@ async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> N
     keys = sorted(counted | sums.signs.keys())
     if not keys:
         return
-    names = [f"{prefix}{name}" for prefix in ("own_", "tree_") for name in COLUMNS]
-    sets = ", ".join(f"{name} = run.{name} + t.{name}" for name in names)
-    columns = ", ".join(f"${n}::numeric[]" for n in range(8, len(names) + 8))
+    columns = [
+        *moved([sums.own.get(key, NOTHING) for key in keys], "own_"),
+        *moved([sums.tree.get(key, NOTHING) for key in keys], "tree_"),
+    ]
+    names = [column.name for column in columns]
+    sets = "".join(f", {name} = run.{name} + t.{name}" for name in names)
+    arrays = ", ".join(filter(None, [_SIGNS_OF_RUNS, parameters(columns, 8)]))
     await connection.execute(
         f"""
         UPDATE run SET last_sign_at = greatest(run.last_sign_at, t.sign_at),
             heard_at = greatest(run.heard_at, t.heard_at),
             say_due_at = CASE WHEN t.counted THEN coalesce(
                 run.say_due_at, least(greatest($6, run.said_at + $7), $6 + $7)
-            ) ELSE run.say_due_at END,
+            ) ELSE run.say_due_at END
             {sets}
-        FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::boolean[],
-                {columns})
-            AS t (org, run_id, sign_at, heard_at, counted, {", ".join(names)})
+        FROM unnest({arrays})
+            AS t ({", ".join(("org", "run_id", "sign_at", "heard_at", "counted", *names))})
         WHERE run.org = t.org AND run.run_id = t.run_id
         """,
         [key[0] for key in keys],
@@ -194,11 +206,7 @@ async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> N
         [key in counted for key in keys],
         now,
         TOTALS_EVERY,
-        *(
-            [part.get(key, NOTHING).values[n] for key in keys]
-            for part in (sums.own, sums.tree)
-            for n in range(len(COLUMNS))
-        ),
+        *(column.values for column in columns),
     )
 
 

@@ -192,6 +192,9 @@ async def test_wrong_corrections_have_one_clear_answer_and_enter_nothing(
     assert await refusal(room.correct(entry.id, 5, "c2")) == "correction_changes_nothing"
     assert await refusal(room.correct(entry.id, 6, "c1")) == "correction_id_used"
     assert await refusal(room.correct(entry.id, 5, "c1", reason="other")) == "correction_id_used"
+    for held in ((), ("runs:view", "budgets:view")):
+        asked = room.correct(entry.id, 7, "c2", permissions=held)
+        assert await refusal(asked) == "permission_missing", "the room checks what was stamped"
     assert (await room.run("r1")).totals.cost_nanousd == 5
     assert len(await room.rows("SELECT 1 FROM entry")) == 2
     assert len(await room.rows("SELECT 1 FROM correction")) == 1
