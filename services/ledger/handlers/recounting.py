@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from services.ledger.domain.books import Books
 from services.ledger.domain.months import month_of
-from services.ledger.handlers.holding import count_again
 from services.ledger.store import departments, directory, entries, runs
 from services.ledger.store.notices import warn_of_caps
+from services.ledger.store.placing import count_again
 from shared.db import is_transient
 from shared.log import logger
 
