@@ -216,8 +216,12 @@ def provisional_from(
 
 
 def describe(run: Run, said: Run) -> Run:
-    """Let a question say what a run is of which nobody has said it; a start has the last word."""
-    if not run.provisional or run.agent_id is not None or run.channel_id != said.channel_id:
+    """Let a question say what a run is of which nobody has said it; a start has the last word.
+
+    One that was failed for its silence waits for its start: another root might reopen it.
+    """
+    is_open = run.provisional and run.agent_id is None and run.reaped_at is None
+    if not is_open or run.channel_id != said.channel_id:
         return run
     return replace(
         run,

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from contracts.channel import IngestionReported, RunStarted, UsageReported
-from services.ledger.domain.books import Books, RunKey, keys_of
+from services.ledger.domain.books import RunKey, keys_of
 from services.ledger.domain.merging import Claims
 from services.ledger.domain.months import month_of
 from services.ledger.domain.runs import Run, unheard
 from services.ledger.errors import RunOfOtherChannel
 from services.ledger.handlers.work import Work
-from services.ledger.store import departments, entries, runs
+from services.ledger.store import runs
+from services.ledger.store.placing import place
 
 if TYPE_CHECKING:
     from shared.consume import Received
@@ -98,36 +99,7 @@ async def hold_claimed_runs(
         work.books.load(await runs.lock_runs(connection, missing))
 
 
-async def count_again(connection: Connection, books: Books) -> None:
-    """Move what held runs have entered to the months of the agents and departments they are of."""
-    if starters := books.starters():
-        books.belongs |= await departments.load_belonging(connection, starters)
-    if roots := books.roots_with_new_departments():
-        books.load(await runs.lock_members(connection, roots))
-    if counted := books.to_recount():
-        entered = await entries.load_month_amounts(connection, counted.keys())
-        books.recount(counted, entered)
-
-
 async def recount(connection: Connection, work: Work) -> None:
     """Put a batch's runs where they belong, and enter what their ends say is missing."""
     await place(connection, work.books)
     work.books.note_missing_delegates(lambda org, at: month_of(at, work.zones(org)))
-
-
-async def place(connection: Connection, books: Books) -> None:
-    """Move what was entered before to the trees and months that it turns out to belong to."""
-    if trees := books.trees_to_reroot():
-        books.load(await runs.lock_members(connection, trees))
-    while missing := books.roots_missing():
-        held = await runs.lock_runs(connection, missing)
-        books.load(held)
-        if not held:
-            break
-    books.reroot()
-    if roots := books.roots_with_new_agent():
-        books.load(await runs.lock_members(connection, roots))
-    if moved := books.moved():
-        books.move(await runs.load_own_amounts(connection, moved))
-    books.show_roots()
-    await count_again(connection, books)

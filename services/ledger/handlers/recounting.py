@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from services.ledger.domain.books import Books
 from services.ledger.domain.months import month_of
 from services.ledger.domain.overruns import Moved
-from services.ledger.handlers.holding import count_again
 from services.ledger.store import departments, directory, entries, runs
 from services.ledger.store.exceeding import note_moved, strict_months
 from services.ledger.store.notices import warn_of_caps
+from services.ledger.store.placing import count_again
 from shared.db import is_transient
 from shared.log import logger
 

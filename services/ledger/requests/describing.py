@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from services.ledger.domain.books import Books, RunKey
 from services.ledger.domain.months import month_of
 from services.ledger.domain.runs import Run, describe
-from services.ledger.handlers.holding import place
-from services.ledger.handlers.saying import say_changed_runs
 from services.ledger.store import departments, entries, runs
 from services.ledger.store.notices import warn_of_caps
+from services.ledger.store.placing import place
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -85,10 +84,8 @@ async def describe_runs(
         if key in books.runs and (root is None or root.channel_id == said.channel_id):
             books.runs[key] = describe(books.runs[key], said)
     await place(connection, books)
-    reasons = books.settle()
     await runs.save_runs(connection, [(key[0], run) for key, run in books.changed()])
     await runs.add_to_runs(connection, runs.Sums(books.own, books.tree, books.signs), now=now)
     spent = await entries.add_to_months(connection, books.months)
-    await say_changed_runs(connection, books, reasons, {}, now=now)
     months = {key[0]: month_of(now, organizations[key[0]].zones) for key in spent}
     await warn_of_caps(connection, spent, months, now=now)
