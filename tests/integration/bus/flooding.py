@@ -77,7 +77,9 @@ async def running(processes: Sequence[Process]) -> AsyncIterator[None]:
         yield
     finally:
         for process in processes:
-            process.kill()
+            # A flooder that was cut may have ended by itself.
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
 
 
