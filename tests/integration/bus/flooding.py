@@ -38,7 +38,9 @@ FLOOD_SOURCE = """
 import asyncio, sys, nats, uvloop
 async def main():
     url, seed, says, asks, at_once = sys.argv[1:]
-    client = await nats.connect(url, nkeys_seed_str=seed, inbox_prefix=b"_INBOX.acme.c1")
+    # It comes back as soon as it may, however often it is cut.
+    client = await nats.connect(url, nkeys_seed_str=seed, inbox_prefix=b"_INBOX.acme.c1",
+                                max_reconnect_attempts=-1, reconnect_time_wait=0.1)
     print("ready", flush=True)
     async def wait_for_answers():
         while True:
@@ -49,10 +51,13 @@ async def main():
                     pass
     async def wait_for_nothing():
         while True:
-            for _ in range(50):
-                await client.publish(says, b"x" * 1000)
-                await client.publish(asks, b"x", reply="_INBOX.acme.c1.nobody")
-            await client.flush()
+            try:
+                for _ in range(50):
+                    await client.publish(says, b"x" * 1000)
+                    await client.publish(asks, b"x", reply="_INBOX.acme.c1.nobody")
+                await client.flush()
+            except (nats.errors.Error, OSError):
+                await asyncio.sleep(0.1)
     if int(at_once):
         await asyncio.gather(*(wait_for_answers() for _ in range(int(at_once))))
     await wait_for_nothing()
