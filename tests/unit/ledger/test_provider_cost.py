@@ -114,7 +114,8 @@ def test_a_quotient_beside_a_half_is_not_taken_for_one(halves, digits, sign):
     amount = Decimal((nanousd * 8).numerator) / Decimal((nanousd * 8).denominator)
     if Fraction(amount) != nanousd * 8 or len(amount.as_tuple().digits) > 28:
         return
-    text = f"{amount.scaleb(-9)}"
+    # With an exponent: spelt out, it may have more decimals than an amount may have.
+    text = f"{amount:f}e-9"
     assert provider_nanousd(cost(text, "NOK"), {"NOK": rate}) == round(nanousd)
 
 
