@@ -163,6 +163,20 @@ _MONTHS: Final = f"""
     ) AS charged
     GROUP BY org, scope, scope_id, month
 """
+_CAPS: Final = f"""
+    CREATE TABLE {SHADOW}.cap_state AS
+    SELECT org, scope, scope_id, month, sum(amount_nanousd) AS held_nanousd
+    FROM (
+        SELECT h.org, cap.scope, cap.scope_id,
+            CASE WHEN cap.scope = 'run' THEN '' ELSE h.month END AS month, h.amount_nanousd
+        FROM hold h CROSS JOIN unnest(h.scopes, h.scope_ids) AS cap (scope, scope_id)
+        WHERE h.closed_at IS NULL
+        UNION ALL
+        SELECT org, scope, scope_id, month, amount_nanousd FROM settlement
+    ) AS held
+    GROUP BY org, scope, scope_id, month
+"""
+"""Open holds, and closed ones that nobody has taken out of their caps' sums yet."""
 _STEPS: Final = {
     "zone": _ZONES,
     "run_line": _LINES,
@@ -173,6 +187,7 @@ _STEPS: Final = {
     "verdict": _VERDICTS,
     "run": _RUNS,
     "month_spend": _MONTHS,
+    "cap_state": _CAPS,
 }
 
 
@@ -210,6 +225,7 @@ COMPARISONS: Final = (
         ("org", "scope", "scope_id", "month"),
         ("cost_nanousd", "unpriced_count", "late_nanousd"),
     ),
+    Comparison("cap_state", ("org", "scope", "scope_id", "month"), ("held_nanousd",)),
 )
 
 
@@ -287,7 +303,7 @@ async def hold_rollups(connection: Connection) -> None:
     A batch holds rows of `run` long before it writes them: a lock that let it take them would make
     the repair wait for the row and the batch for the table. Readers are not kept waiting.
     """
-    await connection.execute("LOCK TABLE run, run_line, month_spend IN EXCLUSIVE MODE")
+    await connection.execute("LOCK TABLE run, run_line, month_spend, cap_state IN EXCLUSIVE MODE")
 
 
 async def apply_rollups(connection: Connection) -> None:

@@ -18,6 +18,7 @@ from shared.questions import Question
 from tests.admission_checker import Checker
 from tests.factories import Feed, agent, channel, organization, started
 from tests.integration.ledger.asking import USD, ask, paid
+from tests.integration.ledger.reconciling import assert_rebuilding_agrees
 from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -28,7 +29,7 @@ CENT = USD // 100
 @pytest.fixture(scope="module")
 async def room(servers):
     database = await servers.new_database("ledger")
-    room = LedgerRoom(database.url("ledger"))
+    room = LedgerRoom(database.url("ledger"), database.owner_url("ledger"))
     yield room
     await room.close()
     await servers.drop_database(database)
@@ -81,6 +82,7 @@ async def play(room: LedgerRoom, requests, chance: random.Random) -> dict[str, l
     assert await noted(room, org) == before, "what is said again exceeds nothing anew"
     await room.keeper.keep()
     await Checker(room.database._dsn).look()
+    await assert_rebuilding_agrees(room)
     return {
         "months": await room.rows(
             "SELECT scope, scope_id, month, cost_nanousd FROM month_spend WHERE org = $1 "
