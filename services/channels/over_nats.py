@@ -153,7 +153,9 @@ class NatsTransport:
             await asyncio.wait({connecting})
         # nats-py cannot close what has not begun to connect.
         if client is not None and has_begun:
-            await client.close()
+            # A connection that is lost while it is closed is closed.
+            with contextlib.suppress(OSError, nats.errors.Error):
+                await client.close()
 
     async def publish(self, events: Sequence[Said]) -> list[Outcome]:
         """Say events and wait for the stream's acknowledgement of each.
