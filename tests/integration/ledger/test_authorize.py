@@ -6,11 +6,21 @@ import asyncio
 
 import pytest
 
-from contracts.channel import Tokens
+from contracts.channel import ProviderCost, Tokens
 from contracts.errors import AlreadyExists, Rejected
 from contracts.ledger import Authorize
 from contracts.types import UnpricedPolicy
-from tests.factories import Feed, agent, minutes, organization, started, usage
+from tests.factories import (
+    NOON,
+    Feed,
+    agent,
+    minutes,
+    organization,
+    parked,
+    resumed,
+    started,
+    usage,
+)
 from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -215,3 +225,59 @@ async def test_an_authorized_request_is_billed_in_the_month_of_its_authorization
     await room.hear([feed.channel(report, at=after)])
     months = await room.rows("SELECT month FROM entry")
     assert [row["month"] for row in months] == ["2026-11"]
+
+
+def paid(request_id: str, run_id: str, usd: str):
+    """A request whose provider says what it cost."""
+    return usage(
+        request_id, run_id, provider_cost=ProviderCost(amount=usd, currency="USD"), model="any"
+    )
+
+
+@pytest.mark.parametrize(
+    ("agent_usd", "org_usd", "spent_usd", "refused_by"),
+    [
+        # The seed's own numbers: no cap is the smaller of two.
+        (5, 50, "4.99", None),
+        (5, 50, "5", "agent"),
+        (100, 10, "9.99", None),
+        (100, 10, "10", "organization"),
+    ],
+)
+async def test_each_cap_measures_its_own(
+    room: LedgerRoom, feed: Feed, agent_usd, org_usd, spent_usd, refused_by
+):
+    await know(room, feed, agent_cap=agent_usd * USD, org_cap=org_usd * USD)
+    await room.hear([feed.channel(started("r1")), feed.channel(paid("q1", "r1", spent_usd))])
+    answer = await room.authorize(ask())
+    assert (answer.refusal.scope if answer.refusal else None) == refused_by
+
+
+async def test_a_neighbours_runs_exhaust_no_agents_cap(room: LedgerRoom, feed: Feed):
+    """facts.md 2.9: an agent's cap measured against the organization's total is no cap."""
+    await know(room, feed, agent_cap=5 * USD, org_cap=50 * USD)
+    await room.hear(
+        [feed.channel(started("r2", agent_id="other")), feed.channel(paid("q1", "r2", "49"))]
+    )
+    answer = await room.authorize(ask())
+    assert answer.allowed
+    assert [(cap.scope, cap.remaining_nanousd) for cap in answer.remaining] == [
+        ("agent", 5 * USD),
+        ("organization", USD),
+    ]
+
+
+async def test_a_run_that_was_parked_is_not_counted_twice(room: LedgerRoom, feed: Feed):
+    """The seed: 6 of 10 spent, parked, resumed; `6 + 6 = 12` refused it with 4 to go."""
+    await know(room, feed, agent_cap=10 * USD, org_cap=10 * USD)
+    await room.hear(
+        [
+            feed.channel(started("r1")),
+            feed.channel(paid("q1", "r1", "6")),
+            feed.channel(parked("r1", NOON + minutes(2))),
+            feed.channel(resumed("r1", NOON + minutes(9))),
+        ]
+    )
+    answer = await room.authorize(ask())
+    assert answer.allowed
+    assert {cap.remaining_nanousd for cap in answer.remaining} == {4 * USD}
