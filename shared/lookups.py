@@ -10,19 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import asyncpg
 
 from contracts.errors import Fault
-from shared.db import CONNECT_S_MAX, POOL_CONNECTIONS_MAX, open_connection
+from shared.db import BY_KEY_ONLY, CONNECT_S_MAX, POOL_CONNECTIONS_MAX, open_connection
 
 if TYPE_CHECKING:
     from shared.db import Connection
-
-BY_KEY_ONLY: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
-"""Planned once per connection, which takes longer than running them; never a scan of a table, so
-that a plan that was made while it was empty stays right."""
 
 
 class Lookups:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -168,7 +169,19 @@ class SpendingWorld(World):
     def open_channel(self, channel_id: str) -> Channel:
         """The typed client of a channel, by the ledger's clock."""
         transport = HttpTransport(self.url.removesuffix("/api/v1"), self.keys[channel_id])
-        return Channel(transport, clock=self.earlier)
+        return Channel(transport, clock=self.earlier, spool_path=self.spool_of(channel_id))
+
+    def spool_of(self, channel_id: str) -> Path:
+        """Where a channel keeps what nobody took; its next life sends it."""
+        return Path(self.servers.directory.path) / f"{self.database.name}-{channel_id}.spool"
+
+    async def send_what_was_kept(self) -> bool:
+        """Open each channel once more; whether nothing is left that nobody took."""
+        for channel_id in self.keys:
+            async with self.open_channel(channel_id):
+                pass
+        spools = [self.spool_of(channel_id) for channel_id in self.keys]
+        return not any(spool.exists() and spool.stat().st_size for spool in spools)
 
     async def left_over(self) -> dict[str, int]:
         """What is still open, held, unfolded, or waits to be handled."""

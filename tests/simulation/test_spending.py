@@ -48,6 +48,7 @@ async def spend_and_survive(servers: Servers, *, seed: int, askers: int, steps: 
             finally:
                 stop.set()
             await asyncio.gather(*working)
+        await eventually(world.send_what_was_kept, wait_s=180)
         # Everything that was said is handled before the clock is put right: then what nobody
         # reported expires, and nothing else is left.
         world.step_clock(0)
