@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -58,12 +59,16 @@ class Process:
     """End what is under way, before the connections close."""
     web: Callable[[dict[str, Check]], Any] | None = None
     """Makes the ASGI application where it is more than the health pages."""
+    niceness: int = 0
+    """How far it stands back behind other processes of the machine (POSIX; 0: not)."""
     started: bool = False
 
 
 def run(process: Process) -> int:
     """Run a process until it is told to stop; answer its exit code."""
     configure(room=process.room, part=process.part)
+    if process.niceness and sys.platform != "win32":
+        os.nice(process.niceness)
     return _with_fast_loop(_serve(process))
 
 

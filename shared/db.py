@@ -129,11 +129,13 @@ class Database:
         *,
         schema: str,
         connections_max: int = POOL_CONNECTIONS_MAX,
+        at_hand_max: int = 0,
         settings: Mapping[str, str] = NO_SETTINGS,
     ) -> None:
         """Remember where to connect; `schema` becomes the search path.
 
-        `settings`: the server's, beside those that every room has.
+        `at_hand_max`: connections that stay taken between two uses of `connection`, for whoever
+        uses nothing else. `settings`: the server's, beside those that every room has.
         """
         self._dsn = dsn
         self._schema = schema
@@ -141,6 +143,8 @@ class Database:
         self._connections_max = connections_max
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._opening = asyncio.Lock()
+        self._at_hand_max = at_hand_max
+        self._at_hand: list[PoolConnectionProxy[asyncpg.Record]] = []
 
     @property
     def schema(self) -> str:
@@ -165,8 +169,27 @@ class Database:
     async def connection(self) -> AsyncIterator[Connection]:
         """One connection, outside any transaction: each statement is one of its own."""
         pool = await self.pool()
-        async with pool.acquire(timeout=CONNECT_S_MAX) as connection:
+        # The pool's own acquiring and releasing costs a fifth of a statement (ADR 0040).
+        connection = await self._take(pool)
+        try:
             yield connection
+        except BaseException:
+            await pool.release(connection)
+            raise
+        if len(self._at_hand) < self._at_hand_max and not connection.is_closed():
+            self._at_hand.append(connection)
+        else:
+            await pool.release(connection)
+
+    async def _take(
+        self, pool: asyncpg.Pool[asyncpg.Record]
+    ) -> PoolConnectionProxy[asyncpg.Record]:
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            if not connection.is_closed():
+                return connection
+            await pool.release(connection)
+        return await pool.acquire(timeout=CONNECT_S_MAX)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -200,6 +223,9 @@ class Database:
         """Close the pool; a connection that does not end in time is cut."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
+            for connection in self._at_hand:
+                await pool.release(connection)
+            self._at_hand.clear()
             try:
                 async with asyncio.timeout(CONNECT_S_MAX):
                     await pool.close()

@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 
 ITEMS_MAX = 256
 """Most questions of one transaction (design.md 4, *Group commit*)."""
+GROUPS_MAX = 2
+"""Groups under way: one is decided while the other one's commit is flushed (ADR 0040)."""
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
@@ -24,6 +26,7 @@ class Group(Generic[Asked, Answered]):
         self._decide = decide
         self._waiting: list[tuple[Asked, asyncio.Future[Answered]]] = []
         self._wake = asyncio.Event()
+        self._places = asyncio.Semaphore(GROUPS_MAX)
 
     async def submit(self, asked: Asked) -> Answered:
         """Have one decided; raises what the decision of its group raised."""
@@ -33,16 +36,20 @@ class Group(Generic[Asked, Answered]):
         return await future
 
     async def run(self) -> None:
-        """Decide groups until cancelled."""
-        while True:
-            await self._wake.wait()
-            group, self._waiting = self._waiting[:ITEMS_MAX], self._waiting[ITEMS_MAX:]
-            if not self._waiting:
-                self._wake.clear()
-            # Who stopped waiting is not decided for: nobody would hear the answer.
-            group = [(asked, future) for asked, future in group if not future.done()]
-            if group:
-                await self._decide_group(group)
+        """Decide groups until cancelled; what is under way then ends first."""
+        async with asyncio.TaskGroup() as deciding:
+            while True:
+                await self._wake.wait()
+                await self._places.acquire()
+                group, self._waiting = self._waiting[:ITEMS_MAX], self._waiting[ITEMS_MAX:]
+                if not self._waiting:
+                    self._wake.clear()
+                # Who stopped waiting is not decided for: nobody would hear the answer.
+                group = [(asked, future) for asked, future in group if not future.done()]
+                if group:
+                    deciding.create_task(self._decide_group(group))
+                else:
+                    self._places.release()
 
     async def _decide_group(self, group: Sequence[tuple[Asked, asyncio.Future[Answered]]]) -> None:
         try:
@@ -52,6 +59,8 @@ class Group(Generic[Asked, Answered]):
                 if not future.done():
                     future.set_exception(error)
             return
+        finally:
+            self._places.release()
         for (_, future), answer in zip(group, answers, strict=True):
             if not future.done():
                 future.set_result(answer)

@@ -27,6 +27,7 @@ from shared.clock import Clock, room_clock
 from shared.command import RoomCommands
 from shared.consume import Consumer
 from shared.db import BY_KEY_ONLY, Database
+from shared.group import GROUPS_MAX
 from shared.inbox import prune_forever
 from shared.outbox import Relay
 from shared.pull import Puller, retry_forever
@@ -56,6 +57,7 @@ def make_process(part: str) -> Process:
         migrations=MIGRATIONS,
         http_host=settings.http_host,
         http_port=settings.http_port,
+        niceness=settings.ingest_niceness if part == "ingest" else 0,
     )
     loops: list[Loop] = []
     drains: list[Loop] = []
@@ -75,7 +77,11 @@ def make_process(part: str) -> Process:
         loops.append(_reaping(settings, database, bus, clock))
     if part in ("all", "answer"):
         deciding = Database(
-            settings.postgres_url, schema=ROOM, connections_max=2, settings=BY_KEY_ONLY
+            settings.postgres_url,
+            schema=ROOM,
+            connections_max=GROUPS_MAX,
+            at_hand_max=GROUPS_MAX,
+            settings=BY_KEY_ONLY,
         )
         process.databases.append(deciding)
         authorizer = Authorizer(database=deciding, book=RateBook.pinned(), clock=clock)

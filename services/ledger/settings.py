@@ -55,6 +55,10 @@ class Settings(BaseSettings):
         ),
     )
     """Seconds without a sign of life after which a run is failed; 0: never (facts.md 3.6)."""
+    ingest_niceness: int = Field(default=10, ge=0, le=19)
+    """How far `ingest` stands back on a busy machine (POSIX `nice`), where it is a process of its
+    own: somebody waits for an answer, nobody for a batch. At 10 it keeps a tenth of a processor
+    that is asked for by others all the time; 0: as important as answers."""
     reap_every_s: float = Field(default=60.0, ge=0.05, le=3_600)
     """Seconds between two looks for such runs."""
     test_clock: Path | None = None

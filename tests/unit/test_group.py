@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from shared.group import ITEMS_MAX, Group
+from shared.group import GROUPS_MAX, ITEMS_MAX, Group
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -59,13 +60,42 @@ async def test_who_stopped_waiting_is_not_decided_for(running):
         return items
 
     group = running(Group(record))
-    first = asyncio.ensure_future(group.submit("first"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    under_way = []
+    for number in range(GROUPS_MAX):
+        under_way.append(asyncio.ensure_future(group.submit(number)))
+        await eventually(lambda count=number + 1: _is(len(seen) == count))
     gone = asyncio.ensure_future(group.submit("gone"))
     await asyncio.sleep(0)
     gone.cancel()
     gate.set()
-    assert await first == "first"
+    assert await asyncio.gather(*under_way) == list(range(GROUPS_MAX))
     assert await group.submit("last") == "last"
-    assert seen == ["first", "last"]
+    assert seen == [*range(GROUPS_MAX), "last"]
+
+
+async def test_groups_are_decided_beside_each_other_up_to_a_bound(running):
+    """Whoever asks while as many are under way waits, and shares the next one."""
+    sizes = []
+    gate = asyncio.Event()
+
+    async def record(items):
+        sizes.append(len(items))
+        await gate.wait()
+        return items
+
+    group = running(Group(record))
+    asked = []
+    for number in range(GROUPS_MAX):
+        asked.append(asyncio.ensure_future(group.submit(number)))
+        await eventually(lambda count=number + 1: _is(len(sizes) == count))
+    asked += [asyncio.ensure_future(group.submit(number)) for number in range(10, 15)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert sizes == [1] * GROUPS_MAX
+    gate.set()
+    await asyncio.gather(*asked)
+    assert sizes == [1] * GROUPS_MAX + [5]
+
+
+async def _is(condition):
+    return condition

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
+from types import MappingProxyType
 from typing import Literal, TypedDict, Unpack
 
 from contracts.entries import PriceSource
@@ -33,6 +34,10 @@ _ROUNDING = Context(prec=_USD_ADJUSTED_MAX + 2 + _NANO_DIGITS, rounding=ROUND_HA
 """Holds every amount that passes the check before it, with a digit for the carry."""
 
 _SECONDS_KEYS = ("audio_seconds", "input_audio_seconds")
+
+
+PROBE_TOKENS = 1_000_000
+"""A model whose price of so many tokens each way is 0 is free."""
 
 
 class AmountOutOfRange(ValueError):
@@ -142,14 +147,7 @@ def price_request(*, book: RateBook, **request: Unpack[PricedRequest]) -> Priced
     if not _is_consistent(tokens):
         return _unpriced("bad_usage", book, tariff)
 
-    context = {
-        name: value
-        for name, value in (
-            ("service_tier", request["service_tier"]),
-            ("processing", request["processing"]),
-        )
-        if value is not None
-    }
+    context = _context(request["service_tier"], request["processing"])
     counts = _usage_counts(tokens)
     if tool_counts:
         counts.update(_counted_units(tool_counts, tariff.audio_s_billed_min))
@@ -169,6 +167,11 @@ def price_request(*, book: RateBook, **request: Unpack[PricedRequest]) -> Priced
         model_id=tariff.model_id,
         price_set=book.price_set,
     )
+
+
+def _context(service_tier: str | None, processing: str | None) -> dict[str, str]:
+    known = (("service_tier", service_tier), ("processing", processing))
+    return {name: value for name, value in known if value is not None}
 
 
 def _unpriced(reason: UnpricedReason, book: RateBook, tariff: Tariff | None) -> Priced:
@@ -224,6 +227,28 @@ def _usage_counts(tokens: TokenCounts) -> dict[str, int]:
         "input_audio_tokens": tokens.audio_input,
         "output_audio_tokens": tokens.audio_output,
     }
+
+
+_PROBE = MappingProxyType(_usage_counts(TokenCounts(input=PROBE_TOKENS, output=PROBE_TOKENS)))
+
+
+def is_free(
+    *,
+    book: RateBook,
+    provider: str | None,
+    model: str,
+    service_tier: str | None,
+    processing: str | None,
+    at: datetime,
+) -> bool | None:
+    """Whether `PROBE_TOKENS` each way cost nothing; None where the catalogue knows no such model.
+
+    Source: design.md 4, *Ask first* (free models pass).
+    """
+    tariff = book.find_tariff(provider, model)
+    if tariff is None:
+        return None
+    return tariff.costs_nothing_at(at, _context(service_tier, processing), _PROBE)
 
 
 def _counted_units(tool_counts: Mapping[str, int], audio_s_billed_min: int) -> dict[str, int]:

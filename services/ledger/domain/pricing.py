@@ -15,9 +15,11 @@ from contracts.types import BIGINT_MAX, UsageKind
 from services.ledger.domain.caps import Price
 from services.ledger.domain.holds import Estimate
 from services.ledger.domain.prices import (
+    PROBE_TOKENS,
     AmountOutOfRange,
     Priced,
     TokenCounts,
+    is_free,
     nanousd_from_usd,
     price_request,
 )
@@ -33,8 +35,6 @@ _AMOUNT: Final = re.compile(r"[0-9]{1,32}(\.[0-9]{1,32})?([eE][+-]?[0-9]{1,3})?\
 amounts come with an exponent, because that is how floats are written."""
 _CONVERSION: Final = Context(prec=64, rounding=ROUND_05UP)
 """Divides so that the one rounding to nano-USD that follows is that of the exact quotient."""
-PROBE_TOKENS = 1_000_000
-"""A model whose price of so many tokens each way is 0 is free."""
 
 
 Reported = UsageReported | IngestionReported
@@ -101,11 +101,18 @@ def price_question(book: RateBook, asked: Authorize, *, at: datetime) -> Price:
 
     The most it can cost is what the asker states, else its largest counts at the dearest rates.
     """
-    is_priced, is_free = _is_known(book, asked, at)
+    free = is_free(
+        book=book,
+        provider=asked.provider,
+        model=asked.model,
+        service_tier=asked.price_context.service_tier,
+        processing=asked.price_context.processing,
+        at=at,
+    )
     most = asked.cost_nanousd_max
     if most is None and asked.input_tokens_max is not None and asked.output_tokens_max is not None:
         most = _most_of(book, asked, asked.output_tokens_max, at)
-    return Price(is_priced=is_priced, is_free=is_free, cost_nanousd_max=most)
+    return Price(is_priced=free is not None, is_free=bool(free), cost_nanousd_max=most)
 
 
 def estimate_question(book: RateBook, asked: Authorize, *, at: datetime) -> Estimate:
@@ -136,12 +143,6 @@ def _by_output(book: RateBook, asked: Authorize, at: datetime) -> Callable[[int]
         return BIGINT_MAX if cost is None else cost
 
     return cost_of
-
-
-def _is_known(book: RateBook, asked: Authorize, at: datetime) -> tuple[bool, bool]:
-    known = _price_of(book, asked, TokenCounts(), at)
-    probe = _price_of(book, asked, TokenCounts(input=PROBE_TOKENS, output=PROBE_TOKENS), at)
-    return known.reason != "unknown_model", probe.priced and probe.cost_nanousd == 0
 
 
 def _most_of(book: RateBook, asked: Authorize, output: int, at: datetime) -> int | None:

@@ -265,6 +265,7 @@ class Tariff:
     __slots__ = (
         "_applies_variants",
         "_cards",
+        "_costs_nothing",
         "_model",
         "audio_s_billed_min",
         "model_id",
@@ -281,19 +282,41 @@ class Tariff:
         # to hold where another one resells it.
         self._applies_variants = any(model is own for own in provider.models)
         self._cards: dict[tuple[int, tuple[int, ...]], RateCard] = {}
+        self._costs_nothing: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def card_at(self, at: datetime, context: Mapping[str, str]) -> RateCard:
         """Return the card that holds at `at` (aware) in a price context.
 
         `context` is the catalogue's: `service_tier` and `processing`, absent where nobody said.
         """
-        known_context = context if self._applies_variants else {}
-        key = (self._period(at), self._variants(at, known_context))
+        key = self._card_key(at, context)
         card = self._cards.get(key)
         if card is None:
+            known_context = context if self._applies_variants else {}
             card = compile_rate_card(self._model.get_prices(at, known_context))
             self._cards[key] = card
         return card
+
+    def costs_nothing_at(
+        self, at: datetime, context: Mapping[str, str], counts: Mapping[str, int]
+    ) -> bool:
+        """Whether these counts cost nothing by the card that holds at `at`.
+
+        Remembered by card: always ask with the same counts, of a request that uses a lot.
+        """
+        key = self._card_key(at, context)
+        free = self._costs_nothing.get(key)
+        if free is None:
+            try:
+                free = self.card_at(at, context).total_usd(counts) == 0
+            except (UsageContradictory, PriceMissing):
+                free = False
+            self._costs_nothing[key] = free
+        return free
+
+    def _card_key(self, at: datetime, context: Mapping[str, str]) -> tuple[int, tuple[int, ...]]:
+        known_context = context if self._applies_variants else {}
+        return (self._period(at), self._variants(at, known_context))
 
     def _period(self, at: datetime) -> int:
         """Find the price that holds: the last active one, otherwise the first."""

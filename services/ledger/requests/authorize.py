@@ -16,7 +16,7 @@ from services.ledger.domain.caps import decide, refuse_unknown_organization
 from services.ledger.domain.pricing import price_question
 from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
 from services.ledger.requests.describing import describe_runs, enter_runs, hold_described
-from services.ledger.requests.facts import Asked, Facts, caps_over, load_facts, named_by
+from services.ledger.requests.facts import Asked, Facts, Foresight, caps_over, load_facts
 from services.ledger.requests.holding import (
     Holding,
     needs_lock,
@@ -27,7 +27,7 @@ from services.ledger.requests.stopping import say_stops
 from services.ledger.store import admissions
 from services.ledger.store.admissions import Admission
 from services.ledger.store.departments import share_directories
-from services.ledger.store.questions import RequestKey, load_named
+from services.ledger.store.questions import RequestKey
 from shared.group import Group
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Authorizer:
         self._book = book
         self._clock = clock
         self._holding = Holding(book)
+        self._foresight = Foresight()
         self.group: Group[Asked, Authorization | Fault] = Group(self._decide)
 
     async def answer_authorize(self, question: Question) -> Authorization:
@@ -65,7 +66,7 @@ class Authorizer:
         now = self._clock.now()
         answers: dict[int, Authorization | Fault] = {}
         async with self._database.connection() as connection:
-            known = await load_named(connection, [named_by(asked) for asked in group])
+            known = await self._foresight.load(connection, group, now)
             repeated = await self._holding.repeat(connection, known.decided)
             fresh: dict[tuple[str, str], Asked] = {}
             for position, asked in enumerate(group):
@@ -96,7 +97,7 @@ class Authorizer:
         """Decide questions that hold money or are counted, with caps and modes standing still."""
         async with connection.transaction():
             await share_directories(connection, {asked.org for asked in fresh.values()})
-            known = await load_named(connection, [named_by(asked) for asked in fresh.values()])
+            known = await self._foresight.load(connection, fresh.values(), now)
             facts = await load_facts(connection, known, fresh.values(), now)
             made = {key: self._decide_one(asked, facts, now) for key, asked in fresh.items()}
             # Runs are locked before rates and caps are, by everybody (`store/holds.py`).

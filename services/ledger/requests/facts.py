@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from services.ledger.domain.caps import Cap
 from services.ledger.domain.departments import departments_at
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from contracts.ledger import Authorize
     from services.ledger.domain.books import RunKey
     from services.ledger.domain.delegates import Published
+    from services.ledger.domain.months import Zone
     from services.ledger.requests.starters import Starter
     from services.ledger.store.directory import Organization
     from shared.db import Connection
+
+ORGANIZATIONS_MAX: Final = 10_000
+"""Whose time zones one process remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Facts:
     months: Mapping[str, str]
     """The month that the organizations are in."""
     runs: Mapping[RunKey, KnownRun]
-    binding: Mapping[Bearer, Binding]
+    binding: dict[Bearer, Binding]
     starters: Mapping[tuple[str, str], Starter | None]
     """By question: who started its tree."""
     published: Mapping[tuple[str, str], Published] = field(default_factory=dict)
@@ -82,9 +86,10 @@ async def load_facts(
             for asked in asked_of_known
         },
     )
-    bearers = {facts.bearer_of(asked) for asked in asked_of_known}
-    if bearers:
-        facts.binding = await questions.load_binding(connection, bearers)
+    facts.binding = known.binding
+    unforeseen = {facts.bearer_of(asked) for asked in asked_of_known} - facts.binding.keys()
+    if unforeseen:
+        facts.binding |= await questions.load_binding(connection, unforeseen)
     delegated = {
         (asked.org, agent_id)
         for asked in asked_of_known
@@ -97,9 +102,44 @@ async def load_facts(
     return facts
 
 
+class Foresight:
+    """Whose caps will bind a question, as it says itself: right but where the record differs.
+
+    What is guessed decides nothing: what binds is looked up by the runs that are read.
+    """
+
+    def __init__(self) -> None:
+        """Know no organization's month yet."""
+        self._zones: dict[str, tuple[Zone, ...]] = {}
+
+    async def load(self, connection: Connection, group: Collection[Asked], now: datetime) -> Known:
+        """What questions name, and most likely all that binds them."""
+        known = await questions.load_known(
+            connection,
+            [named_by(asked) for asked in group],
+            {self._guess(asked, now) for asked in group if asked.org in self._zones},
+        )
+        if len(self._zones) > ORGANIZATIONS_MAX:
+            self._zones.clear()
+        for org, organization in known.organizations.items():
+            self._zones[org] = organization.zones
+        return known
+
+    def _guess(self, asked: Asked, now: datetime) -> Bearer:
+        starter = starter_of(asked.org, asked.data, None, now)
+        return Bearer(
+            asked.org,
+            month_of(now, self._zones[asked.org]),
+            capped_agent(asked, {}),
+            starter.user_id if starter is not None else None,
+        )
+
+
 def named_by(asked: Asked) -> Named:
     """What a question names."""
-    return Named(asked.org, asked.data.request_id, asked.data.run_id, asked.data.root_run_id)
+    run_id, root_run_id = asked.data.run_id, asked.data.root_run_id
+    other = root_run_id if root_run_id != run_id else None
+    return Named(asked.org, asked.data.request_id, run_id, other)
 
 
 def _root_of(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> KnownRun | None:

@@ -37,8 +37,11 @@ async def save(connection: Connection, admissions: Sequence[Admission]) -> set[t
         """
         INSERT INTO admission (org, request_id, run_id, channel_id, model, allowed, answer,
             digest, month, decided_at)
-        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
-            $6::bool[], $7::jsonb[], $8::bytea[], $9::text[], $10::timestamptz[])
+        SELECT org, request_id, run_id, channel_id, model, allowed, answer::jsonb, digest, month,
+            decided_at
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bool[],
+            $7::text[], $8::bytea[], $9::text[], $10::timestamptz[]) AS t (org, request_id, run_id,
+            channel_id, model, allowed, answer, digest, month, decided_at)
         ON CONFLICT DO NOTHING RETURNING org, request_id
         """,
         [item.org for item in ordered],
@@ -47,7 +50,7 @@ async def save(connection: Connection, admissions: Sequence[Admission]) -> set[t
         [item.channel_id for item in ordered],
         [item.model for item in ordered],
         [item.answer.allowed for item in ordered],
-        [item.answer.model_dump(mode="json") for item in ordered],
+        [item.answer.model_dump_json() for item in ordered],
         [item.digest for item in ordered],
         [item.month for item in ordered],
         [item.answer.decided_at for item in ordered],

@@ -1,13 +1,14 @@
-"""What questions are decided on, read in two statements: what they name, and what binds them.
+"""What questions are decided on, read in one statement: what they name, and what binds them.
 
 Every statement finds rows by their keys, so that it can run on a connection that plans it once
 (`shared.db.BY_KEY_ONLY`). One question waits for each round trip to the database; a group waits
-for no more of them than one.
+for no more of them than one. Whose caps bind follows from the runs that are read with them; it is
+guessed from what the questions say, and read again where the guess was wrong (ADR 0040).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +34,7 @@ class Named(NamedTuple):
     request_id: str
     run_id: str | None
     root_run_id: str | None
+    """Null where it is the run itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,73 +52,6 @@ class KnownRun:
     shown_start: datetime | None
     spent_nanousd: int
     is_partial: bool
-
-
-@dataclass(slots=True)
-class Known:
-    """What is known of the things that questions name."""
-
-    decided: dict[RequestKey, tuple[bytes, Authorization]] = field(default_factory=dict)
-    """Earlier decisions: the question's digest, and the answer."""
-    organizations: dict[str, Organization] = field(default_factory=dict)
-    runs: dict[RunKey, KnownRun] = field(default_factory=dict)
-    """The named ones and their roots, as they were said and as they hold."""
-
-
-_RUN_COLUMNS = len(KnownRun.__dataclass_fields__)
-
-
-def _run_columns(name: str) -> str:
-    figure = f"CASE WHEN {name}.run_id = {name}.root_run_id THEN {name}.tree_{{0}} ELSE {{1}} END"
-    shown = {
-        column: figure.format(column, f"{name}.own_{column}")
-        for column in ("cost_nanousd", "unpriced_count", "missing_delegate_count")
-    }
-    return f"""
-        {name}.run_id, {name}.channel_id, {name}.root_run_id, {name}.provisional, {name}.agent_id,
-        {name}.started_by_user_id, {name}.system_role, {name}.budget_nanousd, {name}.shown_start,
-        {shown["cost_nanousd"]},
-        {shown["unpriced_count"]} > 0 OR {shown["missing_delegate_count"]} > 0
-    """
-
-
-_NAMED = f"""
-    SELECT t.org, t.request_id, {_run_columns("r")}, {_run_columns("s")}, {_run_columns("h")},
-        a.digest, a.answer, o.org AS known_org, o.name, o.monthly_budget_nanousd, o.cap_revision,
-        o.cap_mode, o.unpriced_policy, o.on_unreachable, o.billing_timezone, o.billing_zones
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
-        AS t (org, request_id, run_id, root_run_id)
-    LEFT JOIN admission a ON a.org = t.org AND a.request_id = t.request_id
-    LEFT JOIN organization o ON o.org = t.org
-    LEFT JOIN run r ON r.org = t.org AND r.run_id = t.run_id
-    LEFT JOIN run s ON s.org = t.org AND s.run_id = nullif(t.root_run_id, t.run_id)
-    LEFT JOIN run h ON h.org = r.org AND h.run_id = nullif(r.root_run_id, r.run_id)
-"""
-
-
-async def load_named(connection: Connection, asked: Sequence[Named]) -> Known:
-    """Earlier decisions on these requests, their organizations, their runs with their roots."""
-    rows = await connection.fetch(_NAMED, *([each[n] for each in asked] for n in range(4)))
-    known = Known()
-    for row in rows:
-        org = row["org"]
-        if row["digest"] is not None:
-            answer = Authorization.model_validate(row["answer"])
-            known.decided[(org, row["request_id"])] = (bytes(row["digest"]), answer)
-        if row["known_org"] is not None and org not in known.organizations:
-            known.organizations[org] = organization_of(row)
-        for place in range(3):
-            start = 2 + place * _RUN_COLUMNS
-            values: Any = row[start : start + _RUN_COLUMNS]
-            if values[0] is not None and (org, values[0]) not in known.runs:
-                known.runs[(org, values[0])] = _known_run(values)
-    return known
-
-
-def _known_run(values: Any) -> KnownRun:
-    *facts, spent_nanousd, is_partial = values
-    known: tuple[Any, ...] = (*facts, int(spent_nanousd), is_partial)
-    return KnownRun(*known)
 
 
 class Bearer(NamedTuple):
@@ -151,13 +86,60 @@ class Binding:
     """When the starter belongs to them."""
 
 
-_BINDING = """
+@dataclass(slots=True)
+class Known:
+    """What is known of the things that questions name."""
+
+    decided: dict[RequestKey, tuple[bytes, Authorization]] = field(default_factory=dict)
+    """Earlier decisions: the question's digest, and the answer."""
+    organizations: dict[str, Organization] = field(default_factory=dict)
+    runs: dict[RunKey, KnownRun] = field(default_factory=dict)
+    """The named ones and their roots, as they were said and as they hold."""
+    binding: dict[Bearer, Binding] = field(default_factory=dict)
+    """What binds the bearers that were guessed."""
+
+
+_RUNS_FROM = 2
+"""Columns before the first run's."""
+_RUN_COLUMNS = len(KnownRun.__dataclass_fields__)
+
+
+def _run_columns(name: str) -> str:
+    figure = f"CASE WHEN {name}.run_id = {name}.root_run_id THEN {name}.tree_{{0}} ELSE {{1}} END"
+    shown = {
+        column: figure.format(column, f"{name}.own_{column}")
+        for column in ("cost_nanousd", "unpriced_count", "missing_delegate_count")
+    }
+    columns = (
+        *(f"{name}.{column}" for column in KnownRun.__slots__[:-2]),
+        shown["cost_nanousd"],
+        f"{shown['unpriced_count']} > 0 OR {shown['missing_delegate_count']} > 0",
+    )
+    # Names of their own: a row that holds three runs is read by place.
+    return ", ".join(f"{column} AS {name}_{place}" for place, column in enumerate(columns))
+
+
+_NAMED = f"""
+    SELECT t.org AS asked_org, t.request_id, {_run_columns("r")}, {_run_columns("s")},
+        {_run_columns("h")}, a.digest, a.answer, o.org, o.name, o.monthly_budget_nanousd,
+        o.cap_revision, o.cap_mode, o.unpriced_policy, o.on_unreachable, o.billing_timezone,
+        o.billing_zones
+    FROM unnest($5::text[], $6::text[], $7::text[], $8::text[])
+        AS t (org, request_id, run_id, root_run_id)
+    LEFT JOIN admission a ON a.org = t.org AND a.request_id = t.request_id
+    LEFT JOIN organization o ON o.org = t.org
+    LEFT JOIN run r ON r.org = t.org AND r.run_id = t.run_id
+    LEFT JOIN run s ON s.org = t.org AND s.run_id = t.root_run_id
+    LEFT JOIN run h ON h.org = r.org AND h.run_id = r.root_run_id AND r.root_run_id <> r.run_id
+"""
+
+_BOUND = """
     WITH t AS MATERIALIZED (
         SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY
             AS t (org, month, agent_id, user_id, place)
     ), capped AS (
-        SELECT t.place, t.org, t.month, 'organization' AS scope, t.org AS id, NULL AS name,
-            NULL::bigint AS limit_nanousd, NULL::bigint AS cap_revision,
+        SELECT t.place, t.org, t.month, 'organization' AS scope, t.org AS id, NULL AS label,
+            NULL::bigint AS limit_nanousd, NULL::bigint AS revision,
             NULL::timestamptz AS since, NULL::timestamptz AS until, NULL::integer AS a_minute
         FROM t
         UNION ALL
@@ -172,11 +154,41 @@ _BINDING = """
         JOIN department d ON d.org = m.org AND d.department_id = m.department_id
         WHERE d.monthly_nanousd IS NOT NULL AND d.removed_revision < d.changed_revision
     )
-    SELECT c.place, c.scope, c.id, c.name, c.limit_nanousd, c.cap_revision, c.since, c.until,
+    SELECT c.place, c.scope, c.id, c.label, c.limit_nanousd, c.revision, c.since, c.until,
         c.a_minute, m.cost_nanousd, m.unpriced_count, m.late_nanousd
     FROM capped c LEFT JOIN month_spend m
         ON m.org = c.org AND m.scope = c.scope AND m.scope_id = c.id AND m.month = c.month
 """
+
+_NAMED_AND_BOUND = f"""
+    WITH named AS ({_NAMED}), bound AS ({_BOUND})
+    SELECT * FROM named FULL JOIN bound ON FALSE
+"""
+"""Neither half has to do with the other: they share a round trip, an eighth of an answer's time."""
+
+
+def known_statement(
+    asked: Sequence[Named], bearers: Sequence[Bearer]
+) -> tuple[str, list[list[str | None]]]:
+    """What `load_known` asks the server, and with which values: columns of bearers, then names."""
+    columns = [[each[n] for each in rows] for rows in (bearers, asked) for n in range(4)]
+    return _NAMED_AND_BOUND, columns
+
+
+async def load_known(
+    connection: Connection, asked: Sequence[Named], guessed: Collection[Bearer]
+) -> Known:
+    """What questions name, and what binds these bearers: those that are expected to be theirs."""
+    bearers = list(guessed)
+    statement, values = known_statement(asked, bearers)
+    rows = await connection.fetch(statement, *values)
+    known = Known(binding={bearer: Binding() for bearer in bearers})
+    for row in rows:
+        if row["place"] is not None:
+            _read_bound(row, bearers, known.binding)
+        else:
+            _read_named(row, known)
+    return known
 
 
 async def load_binding(
@@ -184,22 +196,46 @@ async def load_binding(
 ) -> dict[Bearer, Binding]:
     """The caps over these bearers; a removed department binds nobody."""
     ordered = list(bearers)
-    rows = await connection.fetch(_BINDING, *([each[n] for each in ordered] for n in range(4)))
+    rows = await connection.fetch(_BOUND, *([each[n] for each in ordered] for n in range(4)))
     found = {bearer: Binding() for bearer in ordered}
     for row in rows:
-        bearer = ordered[row["place"] - 1]
-        binding = found[bearer]
-        if row["scope"] == "organization":
-            binding.organization = _spent(row)
-        elif row["scope"] == "agent":
-            if row["limit_nanousd"] is not None:
-                binding.agent = _cap(row, bearer.month)
-            if row["a_minute"] is not None:
-                binding.limited = Limited(row["id"], row["name"], row["a_minute"])
-        else:
-            binding.departments[row["id"]] = _cap(row, bearer.month)
-            binding.belongs.append(Interval(row["id"], row["since"], row["until"] or FOREVER))
+        _read_bound(row, ordered, found)
     return found
+
+
+def _read_named(row: Any, known: Known) -> None:
+    org = row["asked_org"]
+    if row["digest"] is not None:
+        answer = Authorization.model_validate(row["answer"])
+        known.decided[(org, row["request_id"])] = (bytes(row["digest"]), answer)
+    if row["org"] is not None and org not in known.organizations:
+        known.organizations[org] = organization_of(row)
+    for place in range(3):
+        start = _RUNS_FROM + place * _RUN_COLUMNS
+        values: Any = row[start : start + _RUN_COLUMNS]
+        if values[0] is not None and (org, values[0]) not in known.runs:
+            known.runs[(org, values[0])] = _known_run(values)
+
+
+def _read_bound(row: Any, bearers: Sequence[Bearer], into: Mapping[Bearer, Binding]) -> None:
+    bearer = bearers[row["place"] - 1]
+    binding = into[bearer]
+    if row["scope"] == "organization":
+        binding.organization = _spent(row)
+    elif row["scope"] == "agent":
+        if row["limit_nanousd"] is not None:
+            binding.agent = _cap(row, bearer.month)
+        if row["a_minute"] is not None:
+            binding.limited = Limited(row["id"], row["label"], row["a_minute"])
+    else:
+        binding.departments[row["id"]] = _cap(row, bearer.month)
+        binding.belongs.append(Interval(row["id"], row["since"], row["until"] or FOREVER))
+
+
+def _known_run(values: Any) -> KnownRun:
+    *facts, spent_nanousd, is_partial = values
+    known: tuple[Any, ...] = (*facts, int(spent_nanousd), is_partial)
+    return KnownRun(*known)
 
 
 def _spent(row: Any) -> MonthAmount:
@@ -215,10 +251,10 @@ def _cap(row: Any, month: str) -> Cap:
     return Cap(
         row["scope"],
         row["id"],
-        row["name"],
+        row["label"],
         row["limit_nanousd"],
         spent.cost_nanousd + spent.late_nanousd,
         spent.unpriced_count > 0,
         month,
-        row["cap_revision"],
+        row["revision"],
     )
