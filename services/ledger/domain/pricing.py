@@ -101,20 +101,25 @@ def price_question(book: RateBook, asked: Authorize, *, at: datetime) -> Price:
 
     The most it can cost is what the asker states, else its largest counts at the dearest rates.
     """
-    is_priced, is_free = _is_known(book, asked, at)
     most = asked.cost_nanousd_max
+    is_dear = False
     if most is None and asked.input_tokens_max is not None and asked.output_tokens_max is not None:
         most = _most_of(book, asked, asked.output_tokens_max, at)
-    return Price(is_priced=is_priced, is_free=is_free, cost_nanousd_max=most)
+        # What these counts cost tells that the model is not free: the probe would cost as much.
+        is_dear = bool(most)
+    return Price(
+        is_priced=is_dear or book.find_tariff(asked.provider, asked.model) is not None,
+        is_free=not is_dear and _is_free(book, asked, at),
+        cost_nanousd_max=most,
+    )
 
 
-def estimate_question(book: RateBook, asked: Authorize, *, at: datetime) -> Estimate:
+def estimate_question(book: RateBook, asked: Authorize, price: Price, at: datetime) -> Estimate:
     """What may have to be held for a request; by its output where that is not bounded.
 
-    A request whose model charges for no output, or cannot have any (an embedding), is bounded by
-    its input alone.
+    `price`: what `price_question` says of it. A request whose model charges for no output, or
+    cannot have any (an embedding), is bounded by its input alone.
     """
-    price = price_question(book, asked, at=at)
     most = price.cost_nanousd_max
     by_output = None
     if most is None and asked.input_tokens_max is not None:
@@ -138,10 +143,9 @@ def _by_output(book: RateBook, asked: Authorize, at: datetime) -> Callable[[int]
     return cost_of
 
 
-def _is_known(book: RateBook, asked: Authorize, at: datetime) -> tuple[bool, bool]:
-    known = _price_of(book, asked, TokenCounts(), at)
+def _is_free(book: RateBook, asked: Authorize, at: datetime) -> bool:
     probe = _price_of(book, asked, TokenCounts(input=PROBE_TOKENS, output=PROBE_TOKENS), at)
-    return known.reason != "unknown_model", probe.priced and probe.cost_nanousd == 0
+    return probe.priced and probe.cost_nanousd == 0
 
 
 def _most_of(book: RateBook, asked: Authorize, output: int, at: datetime) -> int | None:

@@ -235,12 +235,14 @@ async def test_a_parked_run_goes_on_in_another_process(kind: str, rienda: Rienda
         await run.park([call], state_ref="kept")
     row = await run_of(rienda, "r1", RunStatus.AWAITING_APPROVAL)
     assert row["parked_at"] is not None
-    async with Channel(transport_of(kind, rienda, channel)) as other:
-        async with other.resume_run("claim-1", **context) as run:
-            row = await run_of(rienda, "r1", RunStatus.RUNNING)
-            assert row["parked_at"] is None
-            async with run.request(model="claude-opus-5-5", provider="anthropic") as request:
-                request.report(Tokens(input=1_000, output=100))
+    async with (
+        Channel(transport_of(kind, rienda, channel)) as other,
+        other.resume_run("claim-1", **context) as run,
+    ):
+        row = await run_of(rienda, "r1", RunStatus.RUNNING)
+        assert row["parked_at"] is None
+        async with run.request(model="claude-opus-5-5", provider="anthropic") as request:
+            request.report(Tokens(input=1_000, output=100))
     row = await run_of(rienda, "r1", RunStatus.COMPLETED)
     assert row["provisional"] is False
     await spend_of(rienda, "0.006")

@@ -204,9 +204,9 @@ async def test_who_may_read_holds_may_not_let_go_of_them_and_the_other_way_round
     assert (await strict.ask("q1", "1"))["allowed"]
     for path in ("/holds", "/overruns"):
         refused = await strict.channel.get(path)
-        assert (refused.status_code, refused.json()["code"]) == (403, "PERMISSION_DENIED")
+        assert (refused.status_code, refused.json()["code"]) == (403, "AUTHORIZATION_ERROR")
     refused = await strict.admin.delete("/holds/q1")
-    assert (refused.status_code, refused.json()["code"]) == (403, "PERMISSION_DENIED")
+    assert (refused.status_code, refused.json()["code"]) == (403, "AUTHORIZATION_ERROR")
     keyless = gateway.caller(await gateway.new_key(strict.org, "runs:view"))
     assert (await keyless.get("/holds")).json()["total"] == 1
     assert (await keyless.delete("/holds/q1")).status_code == 403
@@ -238,5 +238,3 @@ async def test_an_id_that_cannot_be_one_is_unknown(gateway: Gateway) -> None:
     for wrong in ("%00", "a%20b", "x" * 200):
         answer = await strict.void(wrong)
         assert answer.status_code == 404, answer.text
-    answer = await strict.channel.request("DELETE", "/holds/q1", json={"why": "x"})
-    assert answer.status_code == 422, answer.text
