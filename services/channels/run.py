@@ -294,6 +294,8 @@ class RunSession:
             request_timeout_s=context.get("request_timeout_s"),
             must_fit=context.get("must_fit", False),
             cache_write=context.get("cache_write"),
+            media=tuple(context["media"]) if "media" in context else None,
+            tool_counts_max=dict(context.get("tool_counts_max", {})),
         )
 
     def _start_of(self, now: datetime) -> RunStarted:

@@ -207,7 +207,8 @@ _OTHER_REFUSALS = {
     ),
     "missing_context": (
         "This organization holds what a request may cost before it is sent, and the question does "
-        "not bound it: state input_tokens_max, or cost_nanousd_max (over HTTP cost_usd_max)."
+        "not bound it: state input_tokens_max (tool_counts_max for what is charged by the second), "
+        "or cost_nanousd_max (over HTTP cost_usd_max), as for models that make images."
     ),
     "delegate_archived": "Delegate {id} is archived: it takes no more requests.",
     "delegate_version_missing": (

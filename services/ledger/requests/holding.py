@@ -7,7 +7,7 @@ before anything else), runs, rates, caps; the decisions' own rows and the holds 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from contracts.errors import Fault
@@ -91,10 +91,15 @@ class _Group:
         """A cap with what is spent and held under it now."""
         key = key_of(org, cap)
         spent = self.locked.spent[key]
-        return replace(
-            cap,
+        return Cap(
+            scope=cap.scope,
+            id=cap.id,
+            name=cap.name,
+            limit_nanousd=cap.limit_nanousd,
             spent_nanousd=spent.nanousd,
             is_partial=spent.is_partial,
+            month=cap.month,
+            cap_revision=cap.cap_revision,
             held_nanousd=self.locked.states[key].held_nanousd + self.held.get(key, 0),
         )
 
