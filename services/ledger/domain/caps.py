@@ -97,6 +97,7 @@ def decide(
             OnUnreachable.REFUSE if policy.cap_mode is CapMode.STRICT else policy.on_unreachable
         ),
         decided_at=at,
+        unpriced=refusal is None and not price.is_priced,
     )
 
 

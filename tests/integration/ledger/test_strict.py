@@ -13,6 +13,7 @@ from tests.factories import (
     agent,
     belongs,
     department,
+    finished,
     ingestion,
     organization,
     started,
@@ -239,3 +240,23 @@ async def test_what_a_question_moves_to_an_agents_month_is_an_overrun_at_once(
     assert (row.scope, row.scope_id, row.cause) == ("agent", "coder", "reattributed")
     assert row.amount_nanousd == USD
     await checker.look()
+
+
+async def test_a_run_that_ended_above_its_cap_is_an_overrun_of_the_switch_to_strict_mode(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await room.know(feed)
+    await room.hear(
+        [
+            feed.channel(started("r5", budget_nanousd=USD)),
+            feed.channel(paid("b1", "3", "r5")),
+            feed.channel(finished("r5")),
+        ]
+    )
+    strict = organization(
+        entity_revision=2, monthly_budget_nanousd=10 * USD, cap_mode=CapMode.STRICT
+    )
+    await room.hear([feed.directory(strict, "acme")])
+    (row,) = (await overruns(room)).items
+    assert (row.scope, row.scope_id, row.cause) == ("run", "r5", "mode_switched")
+    assert row.amount_nanousd == 2 * USD
