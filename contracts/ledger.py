@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from contracts.channel import PriceContext
+from contracts.channel import TOOL_COUNT_KEYS_MAX, PriceContext
 from contracts.types import (
     AgentId,
     ChannelId,
@@ -39,6 +39,11 @@ CapScope = Literal[
     "run", "routine", "goal", "person", "system_role", "agent", "department", "organization"
 ]
 """In the order in which caps are checked, narrowest first (design.md 4)."""
+
+
+Media = Literal["audio_input", "audio_output", "image_input", "video_input"]
+"""What tokens may be besides words, where a model charges it apart."""
+MEDIA_MAX = 4
 
 
 class TokenSums(Wire):
@@ -117,6 +122,10 @@ class Authorize(Wire):
     must_fit: bool = False
     cache_write: Literal["none", "5m", "1h"] | None = None
     """Which cache its input may be written to; null: not stated, the dearest is assumed."""
+    media: Annotated[tuple[Media, ...], Field(max_length=MEDIA_MAX)] | None = None
+    """What besides words its tokens may be; null: not stated, the dearest is assumed."""
+    tool_counts_max: Annotated[dict[Id, Count], Field(max_length=TOOL_COUNT_KEYS_MAX)] = {}
+    """How often at most what is charged beside tokens: searches, seconds of audio."""
 
 
 class CapLeft(Wire):

@@ -125,6 +125,13 @@ class Channel:
         """A top-level run, to be entered with `async with`."""
         return RunSession(self, context)
 
+    def resume_run(self, claim_id: str, **context: Unpack[RunContext]) -> RunSession:
+        """A parked run that goes on in this process, to be entered with `async with`.
+
+        `context` is that of its start, as the channel kept it; the start is not said again.
+        """
+        return RunSession(self, context, claim_id=claim_id)
+
     def ingest(self, **context: Unpack[IngestionContext]) -> IngestionGuard:
         """One request that belongs to no run, to be entered with `async with`."""
         return IngestionGuard(self, context)

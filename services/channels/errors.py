@@ -112,6 +112,20 @@ class EventsUnsent(ChannelError):
         self.events_count = events_count
 
 
+class NotWords(ChannelError):
+    """A part of a request is no words, so that its bytes do not bound its tokens."""
+
+    code = "not-words"
+
+    def __init__(self, kind: str) -> None:
+        """Name the kind of part as the request does."""
+        super().__init__(
+            f"a part of type {kind[:64]!r} is no words, and what it amounts to is not guessed: "
+            "state input_tokens_max or cost_nanousd_max yourself"
+        )
+        self.kind = kind
+
+
 class RunNotOpen(ChannelError):
     """A request or a delegation was opened on a run that has not begun or has ended."""
 

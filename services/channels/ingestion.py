@@ -7,14 +7,14 @@ is the organization's: its cap binds, and no agent's or person's month counts it
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Literal, Required, Self, TypedDict
 
 from uuid_utils.compat import uuid7
 
 from contracts.channel import IngestionReported, PriceContext, ProviderCost, Tokens
-from contracts.ledger import Authorization, Authorize
+from contracts.ledger import Authorization, Authorize, Media
 from contracts.types import UsageKind
 from services.channels.errors import ChannelError, refused
 from services.channels.request import UNHEARD
@@ -37,12 +37,17 @@ class IngestionContext(TypedDict, total=False):
     """Default: a new UUIDv7. The same id again is the same request (design.md 4)."""
     price_context: PriceContext
     input_tokens_max: int
+    """All of its input: the schemas of tools and what images amount to are part of it."""
     output_tokens_max: int
     cost_nanousd_max: int
     request_timeout_s: int
     """How long its provider may take: what is held for it waits so long for the report."""
     cache_write: Literal["none", "5m", "1h"]
     """Which cache its input may be written to. Default: not stated, so the dearest is held."""
+    media: Sequence[Media]
+    """What besides words its tokens may be. Default: not stated, so the dearest is held."""
+    tool_counts_max: Mapping[str, int]
+    """How often at most what is charged beside tokens, by the catalogue's name: `web_searches`."""
     must_fit: bool
     """Refuse in any mode when the stated most exceeds what remains."""
     key_id: str
@@ -171,4 +176,6 @@ class IngestionGuard:
             request_timeout_s=context.get("request_timeout_s"),
             must_fit=context.get("must_fit", False),
             cache_write=context.get("cache_write"),
+            media=tuple(context["media"]) if "media" in context else None,
+            tool_counts_max=dict(context.get("tool_counts_max", {})),
         )

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Required, Self, TypedDict, Unpack
 
-from contracts.channel import AskedInChat, PriceContext, RunFinished, RunHeartbeat, RunStarted
+from contracts.channel import (
+    AskedInChat,
+    ParkedCall,
+    PriceContext,
+    RunFinished,
+    RunHeartbeat,
+    RunParked,
+    RunResumed,
+    RunStarted,
+)
 from contracts.ledger import Authorize
 from contracts.types import RunStatus, Surface, UsageKind, instant_text
 from services.channels.errors import BudgetRefused, ChannelError, RunNotOpen
@@ -75,22 +84,28 @@ class DelegateContext(RunFacts, total=False):
 
 
 class RunSession:
-    """A run while it runs; made by `Channel.run` and `RunSession.delegate`."""
+    """A run while it runs; made by `Channel.run`, `Channel.resume_run`, `RunSession.delegate`."""
 
     def __init__(
         self,
         voice: Voice,
         context: RunContext | DelegateContext,
         parent: RunSession | None = None,
+        claim_id: str | None = None,
     ) -> None:
-        """Nothing is said before the session is entered."""
+        """Nothing is said before the session is entered.
+
+        `claim_id`: of a run that was parked, and goes on here instead of beginning.
+        """
         self.run_id: str = context["run_id"]
         self._voice = voice
         self._context = context
         self._parent = parent
         self._root: RunSession = parent._root if parent else self
         self._started: RunStarted | None = None
+        self._claim_id = claim_id
         self._is_over = False
+        self._parked_at: datetime | None = None
         self._beating: asyncio.Task[None] | None = None
         self._end: RunFinished | None = None
 
@@ -104,40 +119,96 @@ class RunSession:
         """What was said at its start.
 
         Raises:
-            RunNotOpen: it has not begun, or is over.
+            RunNotOpen: it has not begun, is over, or waits for people.
         """
         if self._started is None or self._is_over:
             state = "is over" if self._is_over else "has not begun"
             raise RunNotOpen(f"run {self.run_id} {state}: use it inside its `async with`")
+        if self._parked_at is not None:
+            raise RunNotOpen(f"run {self.run_id} is parked: resume it with the claim that you got")
         return self._started
 
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for people: leaving the block does not end it then."""
+        return self._parked_at is not None
+
     async def __aenter__(self) -> Self:
-        """Say that it began; its process beats from now on.
+        """Say that it began, or goes on; its process beats from now on.
 
         Raises:
             EventRefused: the start was not taken (the run is another channel's, for one).
             SpoolFull, SpoolUnusable: nobody took it and it could not be kept.
         """
-        self._started = self._start_of(self._voice.clock.now())
-        event = Said(
-            id=derived_id(self.run_id, "started"),
-            time=self._started.started_at,
-            data=self._started,
-        )
+        now = self._voice.clock.now()
+        self._started = self._start_of(now)
+        if self._claim_id is None:
+            event = Said(id=derived_id(self.run_id, "started"), time=now, data=self._started)
+        else:
+            event = self._resumption(self._claim_id, now)
         try:
             await despite_cancellation(self._voice.say(event))
         except asyncio.CancelledError:
             # The start was said, the body will never run: say that, too.
             await despite_cancellation(self._say_end(RunStatus.CANCELLED, None))
             raise
-        self._beating = asyncio.create_task(self._beat(), name=f"beat of {self.run_id}")
+        self._start_beating()
         return self
+
+    async def park(self, calls: Sequence[ParkedCall], *, state_ref: str | None = None) -> None:
+        """Say that the whole run stopped and waits for people; nothing of it runs from now on.
+
+        A call inside a delegation is the root's to park and names its `delegation_id`. Leaving the
+        block does not end a parked run, nor does a cancellation: it goes on by `resume`, here or in
+        another process by `Channel.resume_run`. An exception ends it, and so does `end`.
+
+        Raises:
+            RunNotOpen: it has not begun, is over, or is parked already.
+            EventRefused, SpoolFull, SpoolUnusable: the park was not taken; the run goes on.
+        """
+        self.started  # noqa: B018 - raises where there is none
+        at = self._voice.clock.now()
+        data = RunParked(run_id=self.run_id, at=at, state_ref=state_ref, calls=tuple(calls))
+        self._parked_at = at
+        try:
+            event_id = derived_id(self.run_id, "parked", said=data)
+            await despite_cancellation(self._voice.say(Said(id=event_id, time=at, data=data)))
+        except ChannelError:
+            self._parked_at = None
+            raise
+        self._stop_beating()
+
+    async def resume(self, claim_id: str) -> None:
+        """Say that the parked run goes on here, with the claim that its channel got.
+
+        Raises:
+            RunNotOpen: it is not parked.
+            EventRefused, SpoolFull, SpoolUnusable: this was not taken; the run stays parked.
+        """
+        if self._parked_at is None or self._is_over:
+            raise RunNotOpen(f"run {self.run_id} is not parked: there is nothing to resume")
+        # Of a park and a resume at one instant the park holds; a clock may step back, too.
+        at = max(self._voice.clock.now(), self._parked_at + timedelta(microseconds=1))
+        await despite_cancellation(self._voice.say(self._resumption(claim_id, at)))
+        self._parked_at = None
+        self._start_beating()
+
+    def _resumption(self, claim_id: str, at: datetime) -> Said:
+        data = RunResumed(run_id=self.run_id, claim_id=claim_id, at=at)
+        return Said(id=derived_id(self.run_id, "resumed", said=data), time=at, data=data)
+
+    def _start_beating(self) -> None:
+        self._beating = asyncio.create_task(self._beat(), name=f"beat of {self.run_id}")
+
+    def _stop_beating(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
 
     def request(self, **context: Unpack[RequestContext]) -> RequestGuard:
         """One model request of this run, to be entered with `async with`.
 
         Raises:
-            RunNotOpen: the run has not begun, or is over.
+            RunNotOpen: the run has not begun, is over, or waits for people.
         """
         self.started  # noqa: B018 - raises where there is none
         return RequestGuard(self._voice, self, context)
@@ -146,7 +217,7 @@ class RunSession:
         """A run that this one starts and pays for, to be entered with `async with`.
 
         Raises:
-            RunNotOpen: the run has not begun, or is over.
+            RunNotOpen: the run has not begun, is over, or waits for people.
         """
         self.started  # noqa: B018 - raises where there is none
         return RunSession(self._voice, context, parent=self)
@@ -179,15 +250,17 @@ class RunSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Say that it ended, even when the task is being cancelled.
+        """Say that it ended, even when the task is being cancelled; a parked run waits on.
 
         Raises:
             EventRefused, SpoolFull, SpoolUnusable: the end was not taken and the block itself
                 raised nothing; otherwise it is a note on the block's own exception.
         """
-        if self._beating is not None:
-            self._beating.cancel()
+        self._stop_beating()
         status, sentence = outcome_of(error)
+        is_left_waiting = status in (RunStatus.COMPLETED, RunStatus.CANCELLED)
+        if self.is_parked and self._end is None and is_left_waiting:
+            return
         try:
             await despite_cancellation(self._say_end(status, sentence))
         except ChannelError as unsaid:
@@ -221,6 +294,8 @@ class RunSession:
             request_timeout_s=context.get("request_timeout_s"),
             must_fit=context.get("must_fit", False),
             cache_write=context.get("cache_write"),
+            media=tuple(context["media"]) if "media" in context else None,
+            tool_counts_max=dict(context.get("tool_counts_max", {})),
         )
 
     def _start_of(self, now: datetime) -> RunStarted:

@@ -23,6 +23,7 @@ from tests.bench import naive
 from tests.bench.accounts import bench_accounts, bench_floods
 from tests.bench.asking import bench_authorize
 from tests.bench.gateway import bench_callers, bench_empty_room, bench_streams
+from tests.bench.holding import bench_holds
 from tests.bench.ingesting import bench_ingest
 from tests.bench.reading import bench_reading
 from tests.bench.starting import bench_second_start
@@ -57,6 +58,7 @@ async def main(rounds: int, events: int, asks: int, runs: int) -> None:
                 _add(table, name, unit, measured, bare, "a bare request and reply")
             for figure in (
                 *await bench_steady(servers, asks=asks),
+                *await bench_holds(servers, rounds=rounds, pairs=asks),
                 *await bench_http(servers, asks=asks),
                 *await bench_reading(servers, runs=runs),
                 *await bench_second_start(),

@@ -19,6 +19,7 @@ async def test_every_row_of_the_bench_is_measured(capsys: pytest.CaptureFixture[
         "usage events",
         "authorize",
         "over HTTP",
+        "holds + settlements",
         "/runs",
         "/spend",
         "second start",

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from contracts import ledger
-from contracts.channel import PriceContext
+from contracts.channel import TOOL_COUNT_KEYS_MAX, PriceContext
 from contracts.errors import Invalid
-from contracts.ledger import CapScope, RefusalCode
+from contracts.ledger import MEDIA_MAX, CapScope, Media, RefusalCode
 from contracts.types import (
     AgentId,
     Count,
@@ -72,6 +72,10 @@ class AuthorizeIn(Body):
     must_fit: bool = False
     cache_write: Literal["none", "5m", "1h"] | None = None
     """Which cache the input may be written to; where absent the dearest is assumed."""
+    media: Annotated[tuple[Media, ...], Field(max_length=MEDIA_MAX)] | None = None
+    """What besides words its tokens may be; where absent the dearest is assumed."""
+    tool_counts_max: Annotated[dict[Id, Count], Field(max_length=TOOL_COUNT_KEYS_MAX)] = {}
+    """How often at most what is charged beside tokens: searches, seconds of audio."""
 
     def question(self, run_id: str | None) -> ledger.Authorize:
         """As the ledger hears it, money in nano-USD.

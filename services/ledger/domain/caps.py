@@ -97,6 +97,7 @@ def decide(
             OnUnreachable.REFUSE if policy.cap_mode is CapMode.STRICT else policy.on_unreachable
         ),
         decided_at=at,
+        unpriced=refusal is None and not price.is_priced,
     )
 
 
@@ -207,7 +208,8 @@ _OTHER_REFUSALS = {
     ),
     "missing_context": (
         "This organization holds what a request may cost before it is sent, and the question does "
-        "not bound it: state input_tokens_max, or cost_nanousd_max (over HTTP cost_usd_max)."
+        "not bound it: state input_tokens_max (tool_counts_max for what is charged by the second), "
+        "or cost_nanousd_max (over HTTP cost_usd_max), as for models that make images."
     ),
     "delegate_archived": "Delegate {id} is archived: it takes no more requests.",
     "delegate_version_missing": (

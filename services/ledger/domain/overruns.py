@@ -28,9 +28,19 @@ class Moved:
     cause: OverrunCause | None = None
     """Where it is known beforehand."""
 
-    def why(self, org: str) -> tuple[OverrunCause, str | None]:
-        """The cause of what is exceeded in an organization, and the request that did it."""
-        return (self.cause, None) if self.cause is not None else cause_of(self.paid.get(org, ()))
+    def why(self, key: CapKey) -> tuple[OverrunCause, str | None]:
+        """The cause of what a cap is exceeded by, and the request that did it.
+
+        A run's own cap may be learned of only when more than it is spent: nothing came in then.
+        """
+        run_key = (key[0], key[2])
+        if key[1] == "run" and run_key in self.books.runs and not _came_in(self, run_key):
+            before, run = self.books.before[run_key], self.books.runs[run_key]
+            if before.budget_nanousd != run.budget_nanousd:
+                return "cap_lowered", None
+        if self.cause is not None:
+            return self.cause, None
+        return cause_of(self.paid.get(key[0], ()))
 
 
 def risen_months(moved: Moved) -> set[CapKey]:
@@ -64,5 +74,11 @@ def _has_risen(moved: Moved, key: RunKey) -> bool:
     run, before = books.runs[key], books.before[key]
     if (run.budget_nanousd, run.is_root) != (before.budget_nanousd, before.is_root):
         return True
-    came_in = (books.tree if run.is_root else books.own).get(key, NOTHING)
-    return came_in.cost_nanousd > moved.released.get(run_cap(key), 0)
+    return _came_in(moved, key)
+
+
+def _came_in(moved: Moved, key: RunKey) -> bool:
+    """Whether more came into what a run's cap measures than was let go."""
+    books = moved.books
+    amounts = books.tree if books.runs[key].is_root else books.own
+    return amounts.get(key, NOTHING).cost_nanousd > moved.released.get(run_cap(key), 0)

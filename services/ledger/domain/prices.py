@@ -79,6 +79,9 @@ class TokenCounts:
     reasoning: int = 0
     audio_input: int = 0
     audio_output: int = 0
+    image_input: int = 0
+    video_input: int = 0
+    """Parts of `input` that estimates know; no report counts them."""
 
 
 class PricedRequest(TypedDict):
@@ -216,7 +219,7 @@ def _usage_counts(tokens: TokenCounts) -> dict[str, int]:
     Its `cache_write_tokens` is the sum of both lifetimes, with the one-hour part named beside it
     (dependencies.md 5); a model without a one-hour price charges all writes alike.
     """
-    return {
+    counts = {
         "input_tokens": tokens.input,
         "output_tokens": tokens.output,
         "cache_read_tokens": tokens.cache_read,
@@ -227,6 +230,11 @@ def _usage_counts(tokens: TokenCounts) -> dict[str, int]:
         "input_audio_tokens": tokens.audio_input,
         "output_audio_tokens": tokens.audio_output,
     }
+    if tokens.image_input:
+        counts["input_image_tokens"] = tokens.image_input
+    if tokens.video_input:
+        counts["input_video_tokens"] = tokens.video_input
+    return counts
 
 
 _PROBE = MappingProxyType(_usage_counts(TokenCounts(input=PROBE_TOKENS, output=PROBE_TOKENS)))

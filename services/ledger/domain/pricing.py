@@ -10,7 +10,7 @@ from decimal import ROUND_05UP, Context, Decimal, DecimalException
 from typing import Final, Literal
 
 from contracts.channel import IngestionReported, ProviderCost, Tokens, UsageReported
-from contracts.ledger import Authorize
+from contracts.ledger import Authorize, Media
 from contracts.types import BIGINT_MAX, UsageKind
 from services.ledger.domain.caps import Price
 from services.ledger.domain.holds import Estimate
@@ -35,6 +35,14 @@ _AMOUNT: Final = re.compile(r"[0-9]{1,32}(\.[0-9]{1,32})?([eE][+-]?[0-9]{1,3})?\
 amounts come with an exponent, because that is how floats are written."""
 _CONVERSION: Final = Context(prec=64, rounding=ROUND_05UP)
 """Divides so that the one rounding to nano-USD that follows is that of the exact quotient."""
+INPUT_MEDIA: Final[Mapping[Media, tuple[str, str]]] = {
+    "audio_input": ("input_audio_tokens", "audio_input"),
+    "image_input": ("input_image_tokens", "image_input"),
+    "video_input": ("input_video_tokens", "video_input"),
+}
+"""What the catalogue calls a medium, and what `TokenCounts` does."""
+MADE_APART: Final = frozenset({"output_image_tokens", "output_video_tokens"})
+"""What a model makes at rates of its own, and no report counts apart."""
 
 
 Reported = UsageReported | IngestionReported
@@ -101,30 +109,29 @@ def price_question(book: RateBook, asked: Authorize, *, at: datetime) -> Price:
 
     The most it can cost is what the asker states, else its largest counts at the dearest rates.
     """
-    free = is_free(
-        book=book,
-        provider=asked.provider,
-        model=asked.model,
-        service_tier=asked.price_context.service_tier,
-        processing=asked.price_context.processing,
-        at=at,
-    )
+    charged = _charged(book, asked, at)
     most = asked.cost_nanousd_max
-    if most is None and asked.input_tokens_max is not None and asked.output_tokens_max is not None:
+    is_dear = False
+    if most is None and _is_bounded(asked, charged) and asked.output_tokens_max is not None:
         most = _most_of(book, asked, asked.output_tokens_max, at)
-    return Price(is_priced=free is not None, is_free=bool(free), cost_nanousd_max=most)
+        # What these counts cost tells that the model is not free: the probe would cost as much.
+        is_dear = bool(most)
+    return Price(
+        is_priced=charged is not None,
+        is_free=not is_dear and _is_free(book, asked, at),
+        cost_nanousd_max=most,
+    )
 
 
-def estimate_question(book: RateBook, asked: Authorize, *, at: datetime) -> Estimate:
+def estimate_question(book: RateBook, asked: Authorize, price: Price, at: datetime) -> Estimate:
     """What may have to be held for a request; by its output where that is not bounded.
 
-    A request whose model charges for no output, or cannot have any (an embedding), is bounded by
-    its input alone.
+    `price`: what `price_question` says of it. A request whose model charges for no output, or
+    cannot have any (an embedding), is bounded by its input alone.
     """
-    price = price_question(book, asked, at=at)
     most = price.cost_nanousd_max
     by_output = None
-    if most is None and asked.input_tokens_max is not None:
+    if most is None and _is_bounded(asked, _charged(book, asked, at)):
         if asked.kind is UsageKind.EMBEDDING or _most_of(book, asked, PROBE_TOKENS, at) is None:
             most = _most_of(book, asked, 0, at)
         else:
@@ -137,6 +144,30 @@ def estimate_question(book: RateBook, asked: Authorize, *, at: datetime) -> Esti
     )
 
 
+def _charged(book: RateBook, asked: Authorize, at: datetime) -> frozenset[str] | None:
+    """What has a rate of its own at the asked model; null: the catalogue does not know it."""
+    tariff = book.find_tariff(asked.provider, asked.model)
+    if tariff is None:
+        return None
+    context = asked.price_context
+    stated = {"service_tier": context.service_tier, "processing": context.processing}
+    known = {name: value for name, value in stated.items() if value is not None}
+    return tariff.card_at(at, known).charged_keys
+
+
+def _is_bounded(asked: Authorize, charged: frozenset[str] | None) -> bool:
+    """Whether the stated counts can bound the cost.
+
+    Images and films that a model makes cost many times what its words do, and no count tells how
+    many tokens they will be: nothing is guessed. Input has to be stated where tokens are charged.
+    """
+    if charged is None or charged & MADE_APART:
+        return False
+    if asked.input_tokens_max is not None:
+        return True
+    return bool(asked.tool_counts_max) and not any(key.endswith("_tokens") for key in charged)
+
+
 def _by_output(book: RateBook, asked: Authorize, at: datetime) -> Callable[[int], int]:
     def cost_of(output_tokens: int) -> int:
         cost = _most_of(book, asked, output_tokens, at)
@@ -145,21 +176,52 @@ def _by_output(book: RateBook, asked: Authorize, at: datetime) -> Callable[[int]
     return cost_of
 
 
-def _most_of(book: RateBook, asked: Authorize, output: int, at: datetime) -> int | None:
-    """The dearest way to pay for the largest input: uncached, or written to a cache.
+def _is_free(book: RateBook, asked: Authorize, at: datetime) -> bool:
+    if not asked.tool_counts_max:
+        context = asked.price_context
+        free = is_free(
+            book=book,
+            provider=asked.provider,
+            model=asked.model,
+            service_tier=context.service_tier,
+            processing=context.processing,
+            at=at,
+        )
+        return bool(free)
+    probe = _price_of(book, asked, TokenCounts(input=PROBE_TOKENS, output=PROBE_TOKENS), at)
+    return probe.priced and probe.cost_nanousd == 0
 
-    Writing costs more than reading anew; an asker who says which cache is used pays for that one.
+
+def _most_of(book: RateBook, asked: Authorize, output: int, at: datetime) -> int | None:
+    """The dearest way to pay for the largest counts.
+
+    Input may be uncached, written to a cache (which costs more than reading anew), audio, images or
+    films; output may be audio. An asker who says which of these can be pays for those. Ways that
+    the model does not charge apart cost what another way costs.
     """
+    costs = [_price_of(book, asked, way, at) for way in _ways(book, asked, output, at)]
+    return max((cost.cost_nanousd for cost in costs if cost.priced), default=None)
+
+
+def _ways(book: RateBook, asked: Authorize, output: int, at: datetime) -> list[TokenCounts]:
+    charged = _charged(book, asked, at) or frozenset()
     tokens = asked.input_tokens_max or 0
     plain = TokenCounts(input=tokens, output=output)
-    ways = {
-        "none": plain,
-        "5m": replace(plain, cache_write_5m=tokens),
-        "1h": replace(plain, cache_write_1h=tokens),
-    }
-    wanted = ("none", "5m", "1h") if asked.cache_write is None else ("none", asked.cache_write)
-    costs = [_price_of(book, asked, ways[way], at) for way in wanted]
-    return max((cost.cost_nanousd for cost in costs if cost.priced), default=None)
+    ways = [plain]
+    if asked.cache_write in (None, "5m"):
+        ways.append(replace(plain, cache_write_5m=tokens))
+    if asked.cache_write in (None, "1h"):
+        ways.append(replace(plain, cache_write_1h=tokens))
+    for medium, (charge, part) in INPUT_MEDIA.items():
+        if charge in charged and _may_be(asked, medium):
+            ways.append(replace(plain, **{part: tokens}))
+    if "output_audio_tokens" in charged and _may_be(asked, "audio_output"):
+        ways += [replace(way, audio_output=output) for way in ways]
+    return ways
+
+
+def _may_be(asked: Authorize, medium: Media) -> bool:
+    return asked.media is None or medium in asked.media
 
 
 def _price_of(book: RateBook, asked: Authorize, tokens: TokenCounts, at: datetime) -> Priced:
@@ -168,7 +230,7 @@ def _price_of(book: RateBook, asked: Authorize, tokens: TokenCounts, at: datetim
         provider=asked.provider,
         model=asked.model,
         tokens=tokens,
-        tool_counts={},
+        tool_counts=asked.tool_counts_max,
         service_tier=asked.price_context.service_tier,
         processing=asked.price_context.processing,
         at=at,

@@ -120,6 +120,8 @@ class RateCard:
     rates: tuple[tuple[int, ...], ...]
     per_usd: Decimal
     priced_keys: frozenset[str]
+    charged_keys: frozenset[str]
+    """What has a rate of its own."""
     is_due_without_counts: bool
     """False where nothing is charged but units that a report may leave out, such as seconds."""
 
@@ -195,6 +197,7 @@ def compile_rate_card(price: ModelPrice) -> RateCard:
         rates=tuple(tuple(int(rate * per_usd) for rate in band) for band in bands),
         per_usd=Decimal(per_usd),
         priced_keys=_covered_keys(frozenset(by_key)),
+        charged_keys=frozenset(by_key),
         is_due_without_counts=not priced
         or any(unit.dimensions["family"] in ("tokens", _REQUESTS) for unit in priced),
     )

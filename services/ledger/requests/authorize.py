@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from contracts.errors import AlreadyExists, Fault, Rejected
 from contracts.ledger import Authorization
+from contracts.types import CapMode
 from services.ledger.domain.caps import decide, refuse_unknown_organization
 from services.ledger.domain.pricing import price_question
 from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
-from services.ledger.requests.describing import describe_runs, enter_runs, hold_described
+from services.ledger.requests.describing import (
+    describe_runs,
+    enter_runs,
+    hold_described,
+    note_described,
+)
 from services.ledger.requests.facts import Asked, Facts, Foresight, caps_over, load_facts
 from services.ledger.requests.holding import (
     Holding,
@@ -27,17 +33,23 @@ from services.ledger.requests.stopping import say_stops
 from services.ledger.store import admissions
 from services.ledger.store.admissions import Admission
 from services.ledger.store.departments import share_directories
-from services.ledger.store.questions import RequestKey
+from services.ledger.store.questions import Known, RequestKey
 from shared.group import Group
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from services.ledger.domain.books import RunKey
+    from services.ledger.domain.books import Books, RunKey
     from services.ledger.domain.rate_cards import RateBook
     from shared.clock import Clock
     from shared.db import Connection, Database
     from shared.questions import Question
+
+
+STRICT_REMEMBERED_MAX: Final = 1_000
+"""Organizations that are remembered to be in strict mode."""
+Kept = tuple[bytes, Authorization | Fault]
+"""A question's digest, and what it was answered."""
 
 
 class Authorizer:
@@ -50,6 +62,7 @@ class Authorizer:
         self._clock = clock
         self._holding = Holding(book)
         self._foresight = Foresight()
+        self._strict: set[str] = set()
         self.group: Group[Asked, Authorization | Fault] = Group(self._decide)
 
     async def answer_authorize(self, question: Question) -> Authorization:
@@ -64,50 +77,75 @@ class Authorizer:
 
     async def _decide(self, group: Sequence[Asked]) -> Sequence[Authorization | Fault]:
         now = self._clock.now()
-        answers: dict[int, Authorization | Fault] = {}
+        first: dict[RequestKey, Asked] = {}
+        for asked in group:
+            first.setdefault(asked.key, asked)
+        # Of organizations that were strict a moment ago nothing is read before it is locked.
+        locking = {key: asked for key, asked in first.items() if asked.org in self._strict}
+        rest = {key: asked for key, asked in first.items() if key not in locking}
+        found: dict[RequestKey, Kept] = {}
         async with self._database.connection() as connection:
-            known = await self._foresight.load(connection, group, now)
-            repeated = await self._holding.repeat(connection, known.decided)
-            fresh: dict[tuple[str, str], Asked] = {}
-            for position, asked in enumerate(group):
-                if asked.key in known.decided:
-                    answers[position] = _repeat(asked, *repeated[asked.key])
-                else:
-                    fresh.setdefault(asked.key, asked)
-            facts = await load_facts(connection, known, fresh.values(), now)
-            made = {}
-            for key, asked in fresh.items():
-                made[key] = self._decide_one(asked, facts, now)
-            locking = {key: fresh[key] for key in made if needs_lock(fresh[key], made[key], facts)}
-            plain = {key: asked for key, asked in fresh.items() if key not in locking}
-            lost = await _save(connection, plain, made, facts, now) if plain else {}
+            if rest:
+                found, needing = await self._decide_unlocked(connection, rest, now)
+                locking |= needing
             if locking:
-                lost |= await self._decide_locked(connection, locking, now)
-        for position, asked in enumerate(group):
-            if position not in answers:
-                first = fresh[asked.key]
-                answer = lost.get(asked.key, made[asked.key])
-                same = first.digest == asked.digest
-                answers[position] = answer if same else _conflict(asked)
-        return [answers[position] for position in range(len(group))]
+                found |= await self._decide_locked(connection, locking, now)
+        return [_repeat(asked, *found[asked.key]) for asked in group]
+
+    async def _decide_unlocked(
+        self, connection: Connection, group: Mapping[RequestKey, Asked], now: datetime
+    ) -> tuple[dict[RequestKey, Kept], dict[RequestKey, Asked]]:
+        """Decide what is decided by what is recorded alone; answer the others as they came."""
+        known = await self._foresight.load(connection, group.values(), now)
+        found = await self._holding.repeat(connection, known.decided)
+        self._remember(known)
+        locking = {
+            key: asked
+            for key, asked in group.items()
+            if key not in found and asked.org in self._strict
+        }
+        fresh = {k: asked for k, asked in group.items() if k not in found and k not in locking}
+        facts = await load_facts(connection, known, fresh.values(), now)
+        made = {key: self._decide_one(asked, facts, now) for key, asked in fresh.items()}
+        locking |= {key: fresh[key] for key in made if needs_lock(fresh[key], made[key], facts)}
+        plain = {key: asked for key, asked in fresh.items() if key not in locking}
+        if plain:
+            found |= {key: (asked.digest, made[key]) for key, asked in plain.items()}
+            found |= await _save(connection, plain, made, facts, now)
+        return found, locking
 
     async def _decide_locked(
-        self, connection: Connection, fresh: Mapping[RequestKey, Asked], now: datetime
-    ) -> dict[RequestKey, Authorization | Fault]:
+        self, connection: Connection, group: Mapping[RequestKey, Asked], now: datetime
+    ) -> dict[RequestKey, Kept]:
         """Decide questions that hold money or are counted, with caps and modes standing still."""
         async with connection.transaction():
-            await share_directories(connection, {asked.org for asked in fresh.values()})
-            known = await self._foresight.load(connection, fresh.values(), now)
+            await share_directories(connection, {asked.org for asked in group.values()})
+            known = await self._foresight.load(connection, group.values(), now)
+            found = await self._holding.repeat(connection, known.decided)
+            self._remember(known)
+            fresh = {key: asked for key, asked in group.items() if key not in found}
             facts = await load_facts(connection, known, fresh.values(), now)
             made = {key: self._decide_one(asked, facts, now) for key, asked in fresh.items()}
             # Runs are locked before rates and caps are, by everybody (`store/holds.py`).
             kept = [fresh[key] for key in _decisions(made, facts)]
-            await _enter_runs(connection, _runs_spoken_of(kept, facts, now), facts, now)
+            books = await _enter_runs(connection, _runs_spoken_of(kept, facts, now), facts, now)
             plan = await self._holding.plan(connection, pending_of(fresh, made, facts), now)
             made |= plan.answers
+            # After the plan: it locks the rows of caps, all of them at once.
+            await note_described(connection, books, facts.organizations, now)
             lost = await _save(connection, fresh, made, facts, now)
             await self._holding.place(connection, plan, lost)
-        return made | lost
+        return found | {key: (fresh[key].digest, made[key]) for key in fresh} | lost
+
+    def _remember(self, known: Known) -> None:
+        """Note which organizations are strict: only a hint, the mode is read again under lock."""
+        if len(self._strict) > STRICT_REMEMBERED_MAX:
+            self._strict.clear()
+        for org, organization in known.organizations.items():
+            if organization.policy.cap_mode is CapMode.STRICT:
+                self._strict.add(org)
+            else:
+                self._strict.discard(org)
 
     def _decide_one(self, asked: Asked, facts: Facts, now: datetime) -> Authorization | Fault:
         organization = facts.organizations.get(asked.org)
@@ -120,12 +158,13 @@ class Authorizer:
                     f"run {run.run_id} belongs to another channel: use run ids of your own",
                     reason="run_of_other_channel",
                 )
+        price = facts.prices[asked.key] = price_question(self._book, asked.data, at=now)
         return decide(
             asked=asked.data,
             refusal=refusal_of_delegate(asked, facts),
             caps=caps_over(asked, organization, facts),
             policy=organization.policy,
-            price=price_question(self._book, asked.data, at=now),
+            price=price,
             at=now,
         )
 
@@ -148,7 +187,7 @@ async def _save(
     made: Mapping[RequestKey, Authorization | Fault],
     facts: Facts,
     now: datetime,
-) -> dict[RequestKey, Authorization | Fault]:
+) -> dict[RequestKey, Kept]:
     """Write decisions and the runs that they speak of; where another process was first, it stands.
 
     One statement is a transaction of its own: only more of them need one around them.
@@ -158,16 +197,14 @@ async def _save(
     new, described = _runs_spoken_of([fresh[key] for key in kept], facts, now)
     refuses = any(row.answer.refusal is not None for row in rows)
     async with connection.transaction() if new or described or refuses else nullcontext():
-        await _enter_runs(connection, (new, described), facts, now)
+        books = await _enter_runs(connection, (new, described), facts, now)
         saved = await admissions.save(connection, rows)
         if refuses:
             decided = [row for row in rows if (row.org, row.request_id) in saved]
             await say_stops(connection, decided, now=now)
+        await note_described(connection, books, facts.organizations, now)
     missing = kept.keys() - saved
-    if not missing:
-        return {}
-    stored = await admissions.load(connection, missing)
-    return {key: _repeat(fresh[key], *found) for key, found in stored.items()}
+    return dict(await admissions.load(connection, missing)) if missing else {}
 
 
 def _decisions(
@@ -188,11 +225,12 @@ async def _enter_runs(
     spoken_of: tuple[Mapping[RunKey, Run], Mapping[RunKey, Run]],
     facts: Facts,
     now: datetime,
-) -> None:
+) -> Books:
     new, described = spoken_of
     books = await hold_described(connection, described)
     await enter_runs(connection, new, facts.runs)
     await describe_runs(connection, books, described, facts.organizations, now)
+    return books
 
 
 def _admission(asked: Asked, answer: Authorization, facts: Facts) -> Admission:

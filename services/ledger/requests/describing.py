@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from services.ledger.domain.books import Books, RunKey
 from services.ledger.domain.months import month_of
+from services.ledger.domain.overruns import Moved
 from services.ledger.domain.runs import Run, describe
 from services.ledger.store import departments, entries, runs
+from services.ledger.store.exceeding import note_moved, strict_months
 from services.ledger.store.notices import warn_of_caps
 from services.ledger.store.placing import place
 
@@ -89,3 +91,15 @@ async def describe_runs(
     spent = await entries.add_to_months(connection, books.months)
     months = {key[0]: month_of(now, organizations[key[0]].zones) for key in spent}
     await warn_of_caps(connection, spent, months, now=now)
+
+
+async def note_described(
+    connection: Connection, books: Books, organizations: Mapping[str, Organization], now: datetime
+) -> None:
+    """Record what described runs exceed: a cap of their own, or those that they count in now.
+
+    Last of all that a question does, since it locks the rows of caps.
+    """
+    if books.runs:
+        strict = strict_months(organizations, now)
+        await note_moved(connection, Moved(books, strict, cause="reattributed"), now=now)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from contracts.ledger import Authorize
     from services.ledger.domain.books import RunKey
+    from services.ledger.domain.caps import Price
     from services.ledger.domain.delegates import Published
     from services.ledger.domain.months import Zone
     from services.ledger.requests.starters import Starter
@@ -62,13 +63,21 @@ class Facts:
     """By question: who started its tree."""
     published: Mapping[tuple[str, str], Published] = field(default_factory=dict)
     """Agents that are delegated to, and those whose trees they work in."""
+    prices: dict[tuple[str, str], Price] = field(default_factory=dict)
+    """By question: what is known of its price, once that was worked out."""
+    bearers: dict[tuple[str, str], Bearer] = field(default_factory=dict)
+    """By question: whose caps bind it."""
 
     def bearer_of(self, asked: Asked) -> Bearer:
         """Whose caps bind a question."""
-        starter = self.starters[asked.key]
-        agent_id = capped_agent(asked, self.runs)
-        user_id = starter.user_id if starter is not None else None
-        return Bearer(asked.org, self.months[asked.org], agent_id, user_id)
+        known = self.bearers.get(asked.key)
+        if known is None:
+            starter = self.starters[asked.key]
+            agent_id = capped_agent(asked, self.runs)
+            user_id = starter.user_id if starter is not None else None
+            known = Bearer(asked.org, self.months[asked.org], agent_id, user_id)
+            self.bearers[asked.key] = known
+        return known
 
 
 async def load_facts(

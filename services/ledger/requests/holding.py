@@ -7,19 +7,20 @@ before anything else), runs, rates, caps; the decisions' own rows and the holds 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from contracts.errors import Fault
 from contracts.ledger import Authorization, Authorize, Refusal
 from contracts.types import CapMode
-from services.ledger.domain.caps import Cap, Policy, left_under
+from services.ledger.domain.caps import Cap, Policy, Price, left_under
 from services.ledger.domain.delegates import refuse_delegate
 from services.ledger.domain.holds import Decided, decide_strict, expires_at, key_of
 from services.ledger.domain.pricing import estimate_question
 from services.ledger.errors import HoldClosed
 from services.ledger.requests.facts import Asked, Facts, caps_over
-from services.ledger.store import caps, holds, request_rates
+from services.ledger.store import holds, request_rates
+from services.ledger.store.holding import Locked, lock_and_read, save_held
 from services.ledger.store.holds import Hold, RequestKey
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from services.ledger.domain.holds import CapKey
     from services.ledger.domain.rate_cards import RateBook
     from services.ledger.domain.request_rates import RequestRate
-    from services.ledger.store.caps import Spent
-    from services.ledger.store.holds import CapState
     from services.ledger.store.questions import Limited
     from services.ledger.store.request_rates import AgentKey
     from shared.db import Connection
@@ -45,6 +44,7 @@ class Pending:
     policy: Policy
     caps: Sequence[Cap]
     month: str
+    price: Price
     recorded: Authorization
     """What the recorded mode would answer: the answer, where only the rate is limited."""
     limited: Limited | None
@@ -83,21 +83,24 @@ class Plan:
 class _Group:
     """What a group is decided on, as it becomes decision by decision."""
 
-    states: dict[CapKey, CapState]
-    spent: dict[CapKey, Spent]
+    locked: Locked
     rates: dict[AgentKey, RequestRate]
-    seen: dict[RequestKey, holds.Seen]
     held: dict[CapKey, int] = field(default_factory=dict)
 
     def as_now(self, org: str, cap: Cap) -> Cap:
         """A cap with what is spent and held under it now."""
         key = key_of(org, cap)
-        spent = self.spent[key]
-        return replace(
-            cap,
+        spent = self.locked.spent[key]
+        return Cap(
+            scope=cap.scope,
+            id=cap.id,
+            name=cap.name,
+            limit_nanousd=cap.limit_nanousd,
             spent_nanousd=spent.nanousd,
             is_partial=spent.is_partial,
-            held_nanousd=self.states[key].held_nanousd + self.held.get(key, 0),
+            month=cap.month,
+            cap_revision=cap.cap_revision,
+            held_nanousd=self.locked.states[key].held_nanousd + self.held.get(key, 0),
         )
 
 
@@ -135,17 +138,11 @@ class Holding:
         agents = {key for one in pending if (key := one.agent_key) is not None}
         keys = {key for one in pending for key in one.cap_keys}
         locked_rates = await request_rates.lock(connection, agents)
-        group = _Group(
-            # In this order: what is read as spent is never older than what is held.
-            states=await holds.lock_states(connection, keys),
-            spent=await caps.load_spent(connection, keys),
-            rates=locked_rates,
-            seen=await holds.load_seen(connection, [one.key for one in pending]),
-        )
+        requests = [one.key for one in pending]
+        group = _Group(await lock_and_read(connection, keys, requests), locked_rates)
         for one in pending:
-            seen = group.seen.get(one.key)
             # Another process decided it meanwhile: its answer stands, and nothing is held twice.
-            if seen is None or not seen.is_decided:
+            if one.key not in group.locked.decided:
                 self._decide(plan, group, one, now)
         return plan
 
@@ -166,17 +163,16 @@ class Holding:
             plan.holds[one.key] = _hold(one, decided, now)
 
     def _decided(self, group: _Group, one: Pending, now: datetime) -> Decided:
-        seen = group.seen.get(one.key)
         if not one.is_strict:
             return Decided(one.recorded)
         decided = decide_strict(
             asked=one.asked,
             caps=[group.as_now(one.org, cap) for cap in one.caps],
             policy=one.policy,
-            estimate=estimate_question(self._book, one.asked, at=now),
+            estimate=estimate_question(self._book, one.asked, one.price, now),
             at=now,
         )
-        if seen is not None and seen.is_reported:
+        if one.key in group.locked.reported:
             # Paid for already: it is in what is spent.
             paid = one.recorded.model_copy(
                 update={
@@ -199,8 +195,7 @@ class Holding:
             for hold in kept:
                 for key in hold.caps:
                     held[key] = held.get(key, 0) + hold.amount_nanousd
-            await holds.add_to_states(connection, held, {})
-            await holds.save_holds(connection, kept)
+            await save_held(connection, kept, held)
         if plan.rates:
             await request_rates.save(connection, plan.rates)
 
@@ -235,6 +230,7 @@ def pending_of(
             policy=organization.policy,
             caps=caps_over(asked, organization, facts),
             month=facts.months[asked.org],
+            price=facts.prices[key],
             recorded=answer,
             limited=facts.binding[facts.bearer_of(asked)].limited,
         )

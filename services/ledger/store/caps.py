@@ -70,11 +70,12 @@ async def list_set(connection: Connection, org: str) -> set[tuple[str, str, str]
 
 
 async def list_run_caps(connection: Connection, org: str) -> dict[RunKey, int]:
-    """Runs under way that have a cap of their own, with their limits."""
+    """Runs with a cap of their own that are under way or have exceeded it, with their limits."""
     rows = await connection.fetch(
         """
         SELECT run_id, budget_nanousd FROM run
-        WHERE org = $1 AND budget_nanousd IS NOT NULL AND ended_at IS NULL
+        WHERE org = $1 AND budget_nanousd IS NOT NULL AND (ended_at IS NULL OR budget_nanousd
+            < CASE WHEN run_id = root_run_id THEN tree_cost_nanousd ELSE own_cost_nanousd END)
         """,
         org,
     )

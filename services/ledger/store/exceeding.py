@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from shared.db import Connection
 
 ROOM = "ledger"
-Why = Callable[[str], tuple[OverrunCause, str | None]]
+Why = Callable[[CapKey], tuple[OverrunCause, str | None]]
+"""The cause of what a cap is exceeded by, and the request that did it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ async def note_caps_set(
             limits |= {run_cap(key): Limit(key[1], limit) for key, limit in runs.items()}
     limits |= await _limits(connection, keys)
 
-    def why(org: str) -> tuple[OverrunCause, str | None]:
-        return ("mode_switched" if org in switched else "cap_lowered"), None
+    def why(key: CapKey) -> tuple[OverrunCause, str | None]:
+        return ("mode_switched" if key[0] in switched else "cap_lowered"), None
 
     await _note(connection, limits, why, now=now)
 
@@ -117,7 +118,7 @@ async def _note(
             overrun_nanousd=state.overrun_nanousd,
         )
         if over:
-            cause, request_id = why(key[0])
+            cause, request_id = why(key)
             found[key] = Overrun(
                 id=uuid7(),
                 org=key[0],

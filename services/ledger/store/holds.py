@@ -58,6 +58,10 @@ class CapState:
     held_nanousd: int
     overrun_nanousd: int
 
+    def without(self, amount: int) -> CapState:
+        """The same once so much is not held any more."""
+        return CapState(self.held_nanousd - amount, self.overrun_nanousd)
+
 
 def _columns(keys: Collection[tuple[str, ...]], width: int) -> list[list[str]]:
     return [[key[n] for key in keys] for n in range(width)]
@@ -72,6 +76,14 @@ async def lock_states(connection: Connection, keys: Collection[CapKey]) -> dict[
     if not keys:
         return {}
     ordered = sorted(keys)
+    states = await lock_rows(connection, ordered)
+    for key, amount in (await _fold(connection, ordered)).items():
+        states[key] = states[key].without(amount)
+    return states
+
+
+async def lock_rows(connection: Connection, ordered: Sequence[CapKey]) -> dict[CapKey, CapState]:
+    """Hold the rows of caps in this order; closed holds that nobody folded are in their sums."""
     rows = await connection.fetch(
         f"""
         INSERT INTO cap_state AS c (org, scope, scope_id, month) SELECT * FROM {_KEYS}
@@ -80,11 +92,11 @@ async def lock_states(connection: Connection, keys: Collection[CapKey]) -> dict[
         """,
         *_columns(ordered, 4),
     )
-    folded = await _fold(connection, ordered)
     return {
-        key: CapState(int(row["held_nanousd"]) - folded.get(key, 0), int(row["overrun_nanousd"]))
+        (row["org"], row["scope"], row["scope_id"], row["month"]): CapState(
+            int(row["held_nanousd"]), int(row["overrun_nanousd"])
+        )
         for row in rows
-        for key in [(row["org"], row["scope"], row["scope_id"], row["month"])]
     }
 
 
@@ -173,36 +185,6 @@ async def list_cap_months(connection: Connection, org: str, since: str) -> list[
     return [(row["org"], row["scope"], row["scope_id"], row["month"]) for row in rows]
 
 
-async def save_holds(connection: Connection, holds: Sequence[Hold]) -> None:
-    """Keep new holds."""
-    if holds:
-        await connection.executemany(
-            """
-            INSERT INTO hold (org, request_id, run_id, channel_id, model, amount_nanousd,
-                output_tokens_max, scopes, scope_ids, month, state, held_at, expires_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-            """,
-            [
-                (
-                    hold.org,
-                    hold.request_id,
-                    hold.run_id,
-                    hold.channel_id,
-                    hold.model,
-                    hold.amount_nanousd,
-                    hold.output_tokens_max,
-                    [cap[1] for cap in hold.caps],
-                    [cap[2] for cap in hold.caps],
-                    hold.month,
-                    hold.state,
-                    hold.held_at,
-                    hold.expires_at,
-                )
-                for hold in holds
-            ],
-        )
-
-
 async def lock_holds(
     connection: Connection, keys: Collection[RequestKey]
 ) -> dict[RequestKey, Hold]:
@@ -230,31 +212,6 @@ async def load_states_of(
         *_columns(keys, 2),
     )
     return {(row["org"], row["request_id"]): row["state"] for row in rows}
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known of a request besides the question."""
-
-    is_decided: bool
-    is_reported: bool
-
-
-async def load_seen(connection: Connection, keys: Collection[RequestKey]) -> dict[RequestKey, Seen]:
-    """Which requests were decided or reported by now."""
-    rows = await connection.fetch(
-        """
-        SELECT t.org, t.request_id, a.request_id IS NOT NULL AS is_decided,
-            coalesce(r.claims <> '[]', false) AS is_reported
-        FROM unnest($1::text[], $2::text[]) AS t (org, request_id)
-        LEFT JOIN admission a USING (org, request_id)
-        LEFT JOIN request r USING (org, request_id)
-        """,
-        *_columns(keys, 2),
-    )
-    return {
-        (row["org"], row["request_id"]): Seen(row["is_decided"], row["is_reported"]) for row in rows
-    }
 
 
 async def close_holds(

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.channel import Tokens
+from contracts.channel import ParkedCall, Tokens
 from contracts.types import RunStatus, Surface
 from services.channels.client import Channel
 from services.channels.errors import BudgetRefused, EventRefused
@@ -217,6 +217,46 @@ async def test_a_used_up_budget_refuses_the_next_request(kind: str, rienda: Rien
             await asyncio.sleep(0.1)
     assert run_row["status"] == RunStatus.BUDGET_EXCEEDED
     assert run_row["error"] == caught.value.authorization.sentence
+
+
+@pytest.mark.parametrize("kind", ["http", "nats"])
+async def test_a_parked_run_goes_on_in_another_process(kind: str, rienda: Rienda) -> None:
+    await rienda.new_org(f"parks-{kind}")
+    channel = await rienda.new_channel("c1")
+    context: RunContext = {
+        "run_id": "r1",
+        "agent_id": "a1",
+        "user_id": "u1",
+        "started_by_user_id": "u1",
+        "surface": Surface.API,
+    }
+    call = ParkedCall(call_id="c1", tool_id="mail", tool_name="send_mail", arguments="{}")
+    async with Channel(transport_of(kind, rienda, channel)) as opened, opened.run(**context) as run:
+        await run.park([call], state_ref="kept")
+    row = await run_of(rienda, "r1", RunStatus.AWAITING_APPROVAL)
+    assert row["parked_at"] is not None
+    async with (
+        Channel(transport_of(kind, rienda, channel)) as other,
+        other.resume_run("claim-1", **context) as run,
+    ):
+        row = await run_of(rienda, "r1", RunStatus.RUNNING)
+        assert row["parked_at"] is None
+        async with run.request(model="claude-opus-5-5", provider="anthropic") as request:
+            request.report(Tokens(input=1_000, output=100))
+    row = await run_of(rienda, "r1", RunStatus.COMPLETED)
+    assert row["provisional"] is False
+    await spend_of(rienda, "0.006")
+
+
+async def run_of(rienda: Rienda, run_id: str, status: RunStatus) -> Any:
+    """The run once it stands there."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            with contextlib.suppress(AssertionError):
+                row = await rienda.get(f"/runs/{run_id}")
+                if row["status"] == status:
+                    return row
+            await asyncio.sleep(0.1)
 
 
 async def test_channels_hear_that_a_cap_stopped_a_run_over_the_bus_and_by_the_feed(

@@ -298,6 +298,9 @@ async def test_what_is_out_of_type_is_named(gateway: Gateway, path: str, reason:
         ({"cost_nanousd_max": 5}, 422),
         ({"model": None}, 422),
         ({"input_tokens_max": 2**63}, 422),
+        ({"media": ["audio_input"], "tool_counts_max": {"web_searches": 1}}, 200),
+        ({"media": ["smells"]}, 422),
+        ({"tool_counts_max": {"web_searches": -1}}, 422),
     ],
 )
 async def test_a_question_is_read_strictly(

@@ -92,8 +92,13 @@ async def test_what_is_held_is_not_shown_as_spent(room: LedgerRoom, feed: Feed):
     assert "0.0000 USD of 10.00 USD are spent and 9.0000 USD are held" in refused.sentence
 
 
-async def test_delegates_that_are_archived_or_missing_are_refused(room: LedgerRoom, feed: Feed):
+@pytest.mark.parametrize("mode", list(CapMode))
+async def test_delegates_that_are_archived_or_missing_are_refused(
+    room: LedgerRoom, feed: Feed, mode: CapMode
+):
     await room.know(feed)
+    chosen = organization(entity_revision=2, monthly_budget_nanousd=100 * USD, cap_mode=mode)
+    await room.hear([feed.directory(chosen, "acme")])
     pins = (
         PinnedDelegate(agent_id="gone", version=1),
         PinnedDelegate(agent_id="old", version=2),

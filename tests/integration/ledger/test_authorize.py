@@ -158,7 +158,12 @@ async def test_free_models_pass_and_unpriced_ones_follow_the_policy(room: Ledger
     )
     await room.hear([feed.directory(strict, "acme")])
     refused = await room.authorize(ask("a3", model="no-such-model"))
-    assert refused.refusal.code == "unpriced_model"
+    assert (refused.refusal.code, refused.unpriced) == ("unpriced_model", False)
+    as_floor = organization(entity_revision=4, monthly_budget_nanousd=USD)
+    await room.hear([feed.directory(as_floor, "acme")])
+    allowed = await room.authorize(ask("a4", model="no-such-model"))
+    assert (allowed.allowed, allowed.unpriced) == (True, True)
+    assert not (await room.authorize(ask("a5"))).unpriced
 
 
 async def test_a_floor_says_so_in_the_answer(room: LedgerRoom, feed: Feed):

@@ -13,6 +13,7 @@ from tests.factories import (
     agent,
     belongs,
     department,
+    finished,
     ingestion,
     organization,
     started,
@@ -203,3 +204,59 @@ async def test_free_and_unpriced_models(room: LedgerRoom, feed: Feed):
     )
     await room.hear([feed.directory(refusing, "acme")])
     assert (await room.authorize(ask("a6", **unknown))).refusal.code == "unpriced_model"
+
+
+async def test_a_runs_cap_that_is_learned_when_more_is_spent_is_an_overrun_at_once(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    await room.hear([feed.channel(paid("b1", "3", "r7"))])
+    assert (await overruns(room)).total == 0
+    names = {"run_id": "r7", "root_run_id": "r7", "run_budget_nanousd": 2 * USD}
+    refused = await room.authorize(ask("a1", USD, **names))
+    assert refused.refusal is not None
+    assert (refused.refusal.scope, refused.refusal.spent_nanousd) == ("run", 3 * USD)
+    (row,) = (await overruns(room)).items
+    assert (row.scope, row.scope_id, row.cause) == ("run", "r7", "cap_lowered")
+    assert (row.amount_nanousd, row.limit_nanousd, row.request_id) == (USD, 2 * USD, None)
+    await checker.look()
+    assert len(await room.rows("SELECT 1 FROM outbox WHERE subject LIKE '%overrun_noted%'")) == 1
+    await room.authorize(ask("a2", USD, **names))
+    await room.hear([feed.channel(paid("b2", "0.5", "r7"))])
+    causes = {row.cause: row.amount_nanousd for row in (await overruns(room)).items}
+    assert causes == {"cap_lowered": USD, "unheld_usage": USD // 2}
+
+
+async def test_what_a_question_moves_to_an_agents_month_is_an_overrun_at_once(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    await room.hear(
+        [feed.directory(agent("coder", 2 * USD), "coder"), feed.channel(paid("b1", "3", "r7"))]
+    )
+    assert (await overruns(room)).total == 0
+    await room.authorize(ask("a1", USD, run_id="r7", root_run_id="r7"))
+    (row,) = (await overruns(room)).items
+    assert (row.scope, row.scope_id, row.cause) == ("agent", "coder", "reattributed")
+    assert row.amount_nanousd == USD
+    await checker.look()
+
+
+async def test_a_run_that_ended_above_its_cap_is_an_overrun_of_the_switch_to_strict_mode(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await room.know(feed)
+    await room.hear(
+        [
+            feed.channel(started("r5", budget_nanousd=USD)),
+            feed.channel(paid("b1", "3", "r5")),
+            feed.channel(finished("r5")),
+        ]
+    )
+    strict = organization(
+        entity_revision=2, monthly_budget_nanousd=10 * USD, cap_mode=CapMode.STRICT
+    )
+    await room.hear([feed.directory(strict, "acme")])
+    (row,) = (await overruns(room)).items
+    assert (row.scope, row.scope_id, row.cause) == ("run", "r5", "mode_switched")
+    assert row.amount_nanousd == 2 * USD

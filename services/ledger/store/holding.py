@@ -1,0 +1,142 @@
+"""What a group of strict questions reads and writes with the rows of its caps locked.
+
+Each statement is a round trip that everybody who waits for these caps waits for as well: there is
+one to lock, one to read, one to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from services.ledger.domain.holds import RUN_MONTH, CapKey
+from services.ledger.store.caps import Spent
+from services.ledger.store.holds import CapState, lock_rows
+
+if TYPE_CHECKING:
+    from services.ledger.store.holds import Hold, RequestKey
+    from shared.db import Connection
+
+_BETWEEN = " "
+"""Stands between ids in one text: no id holds it."""
+
+
+@dataclass(slots=True)
+class Locked:
+    """Caps whose rows are locked, and what was known of the requests by then."""
+
+    states: dict[CapKey, CapState] = field(default_factory=dict)
+    spent: dict[CapKey, Spent] = field(default_factory=dict)
+    decided: set[RequestKey] = field(default_factory=set)
+    reported: set[RequestKey] = field(default_factory=set)
+
+
+_READ = """
+    WITH t AS MATERIALIZED (
+        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
+            AS t (org, scope, scope_id, month)
+    ), gone AS (
+        DELETE FROM settlement s USING t
+        WHERE (s.org, s.scope, s.scope_id, s.month) = (t.org, t.scope, t.scope_id, t.month)
+        RETURNING s.org, s.scope, s.scope_id, s.month, s.amount_nanousd
+    ), folded AS (
+        SELECT org, scope, scope_id, month, sum(amount_nanousd) AS amount
+        FROM gone GROUP BY org, scope, scope_id, month
+    ), updated AS (
+        UPDATE cap_state c SET held_nanousd = c.held_nanousd - f.amount FROM folded f
+        WHERE (c.org, c.scope, c.scope_id, c.month) = (f.org, f.scope, f.scope_id, f.month)
+    )
+    SELECT t.org, t.scope, t.scope_id, t.month, f.amount,
+        m.cost_nanousd, m.late_nanousd, m.unpriced_count,
+        CASE WHEN r.run_id = r.root_run_id THEN r.tree_cost_nanousd ELSE r.own_cost_nanousd END
+            AS run_nanousd,
+        CASE WHEN r.run_id = r.root_run_id
+            THEN r.tree_unpriced_count > 0 OR r.tree_missing_delegate_count > 0
+            ELSE r.own_unpriced_count > 0 OR r.own_missing_delegate_count > 0 END AS is_run_partial
+    FROM t
+    LEFT JOIN folded f USING (org, scope, scope_id, month)
+    LEFT JOIN month_spend m USING (org, scope, scope_id, month)
+    LEFT JOIN run r ON t.scope = 'run' AND r.org = t.org AND r.run_id = t.scope_id
+"""
+_SEEN = """
+    SELECT t.org, t.request_id, a.request_id IS NOT NULL AS is_decided,
+        coalesce(r.claims <> '[]', false) AS is_reported
+    FROM unnest($1::text[], $2::text[]) AS t (org, request_id)
+    LEFT JOIN admission a USING (org, request_id)
+    LEFT JOIN request r USING (org, request_id)
+"""
+
+
+async def lock_and_read(
+    connection: Connection, keys: Collection[CapKey], requests: Sequence[RequestKey]
+) -> Locked:
+    """Hold the rows of caps, fold their settlements, and read what is spent and seen.
+
+    Folding and reading are of one moment: the entries of a report are seen with its settlement, so
+    what is spent and held is never too little.
+    """
+    locked = Locked()
+    if keys:
+        ordered = sorted(keys)
+        locked.states = await lock_rows(connection, ordered)
+        columns = ([key[n] for key in ordered] for n in range(4))
+        for row in await connection.fetch(_READ, *columns):
+            key = (row["org"], row["scope"], row["scope_id"], row["month"])
+            locked.states[key] = locked.states[key].without(int(row["amount"] or 0))
+            locked.spent[key] = _spent(key, row)
+    columns = ([key[n] for key in requests] for n in range(2))
+    for row in await connection.fetch(_SEEN, *columns):
+        if row["is_decided"]:
+            locked.decided.add((row["org"], row["request_id"]))
+        if row["is_reported"]:
+            locked.reported.add((row["org"], row["request_id"]))
+    return locked
+
+
+def _spent(key: CapKey, row: Any) -> Spent:
+    if key[3] == RUN_MONTH:
+        return Spent(int(row["run_nanousd"] or 0), bool(row["is_run_partial"]))
+    counted = int(row["cost_nanousd"] or 0) + int(row["late_nanousd"] or 0)
+    return Spent(counted, (row["unpriced_count"] or 0) > 0)
+
+
+async def save_held(
+    connection: Connection, holds: Sequence[Hold], held: Mapping[CapKey, int]
+) -> None:
+    """Keep new holds and add them to their caps, whose rows are locked."""
+    keys = sorted(held)
+    await connection.execute(
+        """
+        WITH kept AS (
+            INSERT INTO hold (org, request_id, run_id, channel_id, model, amount_nanousd,
+                output_tokens_max, scopes, scope_ids, month, state, held_at, expires_at)
+            SELECT t.org, t.request_id, t.run_id, t.channel_id, t.model, t.amount, t.output,
+                string_to_array(t.scopes, ' '), string_to_array(t.scope_ids, ' '), t.month,
+                'open', t.held_at, t.expires_at
+            FROM unnest($6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+                $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[],
+                $16::timestamptz[], $17::timestamptz[])
+                AS t (org, request_id, run_id, channel_id, model, amount, output, scopes,
+                    scope_ids, month, held_at, expires_at)
+        )
+        UPDATE cap_state c SET held_nanousd = c.held_nanousd + t.held
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::numeric[])
+            AS t (org, scope, scope_id, month, held)
+        WHERE (c.org, c.scope, c.scope_id, c.month) = (t.org, t.scope, t.scope_id, t.month)
+        """,
+        *([key[n] for key in keys] for n in range(4)),
+        [held[key] for key in keys],
+        [hold.org for hold in holds],
+        [hold.request_id for hold in holds],
+        [hold.run_id for hold in holds],
+        [hold.channel_id for hold in holds],
+        [hold.model for hold in holds],
+        [hold.amount_nanousd for hold in holds],
+        [hold.output_tokens_max for hold in holds],
+        [_BETWEEN.join(cap[1] for cap in hold.caps) for hold in holds],
+        [_BETWEEN.join(cap[2] for cap in hold.caps) for hold in holds],
+        [hold.month for hold in holds],
+        [hold.held_at for hold in holds],
+        [hold.expires_at for hold in holds],
+    )
