@@ -76,13 +76,7 @@ def make_process(part: str) -> Process:
         loops.append(TotalsSayer(database=database, clock=clock).run)
         loops.append(_reaping(settings, database, bus, clock))
     if part in ("all", "answer"):
-        deciding = Database(
-            settings.postgres_url,
-            schema=ROOM,
-            connections_max=GROUPS_MAX,
-            at_hand_max=GROUPS_MAX,
-            settings=BY_KEY_ONLY,
-        )
+        deciding = _deciding(settings)
         process.databases.append(deciding)
         authorizer = Authorizer(database=deciding, book=RateBook.pinned(), clock=clock)
         reader = Reader(database=database, clock=clock)
@@ -103,6 +97,17 @@ def make_process(part: str) -> Process:
         loops.append(Relay(database, bus).run)
     process.loops, process.drains = loops, drains
     return process
+
+
+def _deciding(settings: Settings) -> Database:
+    """For questions alone: one connection for each group under way, by keys only."""
+    return Database(
+        settings.postgres_url,
+        schema=ROOM,
+        connections_max=GROUPS_MAX,
+        at_hand_max=GROUPS_MAX,
+        settings=BY_KEY_ONLY,
+    )
 
 
 def _reaping(settings: Settings, database: Database, bus: Bus, clock: Clock) -> Loop:
