@@ -87,6 +87,8 @@ class RunChanged(Wire):
     partial: bool
     error: Sentence | None = None
     at: Instant
+    deleted: bool = False
+    """Its platform deleted it; `parent_run_id` of its delegates is null from then on."""
 
 
 # --- asked: authorize --------------------------------------------------------------------------
@@ -143,6 +145,7 @@ RefusalCode = Literal[
     "organization_unknown",
     "missing_context",
     "rate_limited",
+    "run_deleted",
 ]
 
 
@@ -332,6 +335,14 @@ class IngestionSpend(Wire):
     is_partial: bool = False
 
 
+class DeletedSpend(Wire):
+    """Trees of the window whose root was deleted: in the bill and in no page of runs."""
+
+    cost_nanousd: SumNanoUsd = 0
+    run_count: Count = 0
+    is_partial: bool = False
+
+
 class Spend(Wire):
     """Every breakdown of one window adds up to `cost_nanousd`; `by_agent` with `ingestion`."""
 
@@ -351,6 +362,8 @@ class Spend(Wire):
     by_day: tuple[DaySpend, ...]
     ingestion: IngestionSpend = IngestionSpend()
     by_person: tuple[PersonSpend, ...] = ()
+    deleted: DeletedSpend = DeletedSpend()
+    """In the figures above: `cost_nanousd` = the window's top-level runs + this + ingestion."""
 
 
 class ListCaps(Wire):

@@ -209,6 +209,9 @@ _OTHER_REFUSALS = {
         "This organization holds what a request may cost before it is sent, and the question does "
         "not bound it: state input_tokens_max, or cost_nanousd_max (over HTTP cost_usd_max)."
     ),
+    "run_deleted": (
+        "The platform deleted run {id}: it may not spend any more. Start a new run for new work."
+    ),
     "delegate_archived": "Delegate {id} is archived: it takes no more requests.",
     "delegate_version_missing": (
         "Delegate {id} is pinned at version {name}, which was never published: publish it, or pin "

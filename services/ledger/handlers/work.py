@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.channel import (
     IngestionReported,
+    RunDeleted,
     RunFinished,
     RunHeartbeat,
     RunParked,
@@ -63,7 +64,11 @@ class Work:
 async def load_work(connection: Connection, batch: Batch) -> Work:
     """Load what decides about every report of a batch: organizations and channels."""
     orgs = {item.event.org for item in batch.received}
-    await share_directories(connection, orgs)
+    deleting = {
+        item.event.org for item in batch.received if isinstance(item.event.data, RunDeleted)
+    }
+    # Alone: a delegate that is said meanwhile would see no deletion of its parent, nor be seen.
+    await share_directories(connection, orgs, alone=deleting)
     channels = {(item.event.org, item.address.channel_id or "") for item in batch.received}
     return Work(
         batch=batch,
@@ -111,6 +116,8 @@ def time_of(item: Received) -> datetime:
             at = data.started_at
         case RunFinished():
             at = data.ended_at
+        case RunDeleted():
+            at = data.deleted_at
         case RunHeartbeat() | RunParked() | RunResumed():
             at = data.at
         case _:

@@ -16,7 +16,14 @@ from services.ledger.domain.caps import decide, refuse_unknown_organization
 from services.ledger.domain.pricing import price_question
 from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
 from services.ledger.requests.describing import describe_runs, enter_runs, hold_described
-from services.ledger.requests.facts import Asked, Facts, caps_over, load_facts, named_by
+from services.ledger.requests.facts import (
+    Asked,
+    Facts,
+    caps_over,
+    load_facts,
+    named_by,
+    refusal_of_deleted,
+)
 from services.ledger.requests.holding import (
     Holding,
     needs_lock,
@@ -121,7 +128,7 @@ class Authorizer:
                 )
         return decide(
             asked=asked.data,
-            refusal=refusal_of_delegate(asked, facts),
+            refusal=refusal_of_deleted(asked, facts) or refusal_of_delegate(asked, facts),
             caps=caps_over(asked, organization, facts),
             policy=organization.policy,
             price=price_question(self._book, asked.data, at=now),

@@ -48,6 +48,7 @@ class KnownRun:
     system_role: str | None
     budget_nanousd: int | None
     shown_start: datetime | None
+    is_deleted: bool
     spent_nanousd: int
     is_partial: bool
 
@@ -75,6 +76,7 @@ def _run_columns(name: str) -> str:
     return f"""
         {name}.run_id, {name}.channel_id, {name}.root_run_id, {name}.provisional, {name}.agent_id,
         {name}.started_by_user_id, {name}.system_role, {name}.budget_nanousd, {name}.shown_start,
+        {name}.deleted_at IS NOT NULL,
         {shown["cost_nanousd"]},
         {shown["unpriced_count"]} > 0 OR {shown["missing_delegate_count"]} > 0
     """

@@ -50,6 +50,8 @@ class Story:
     starts: dict[str, RunStarted] = field(default_factory=dict)
     ends: list[RunFinished] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)
+    """Runs that their platform deleted."""
     memberships: dict[str, list[tuple[str, datetime, datetime | None]]] = field(
         default_factory=dict
     )
@@ -89,7 +91,19 @@ class Accountant:
         ]
 
     def root(self, run_id: str) -> RunStarted:
-        return self.story.starts[self.story.starts[run_id].root_run_id]
+        """The way up ends at what nobody delegated, or where the parent was deleted."""
+        start = self.story.starts[run_id]
+        while start.parent_run_id is not None and start.parent_run_id not in self.story.deleted:
+            start = self.story.starts[start.parent_run_id]
+        return start
+
+    def of_deleted(self) -> Amount:
+        """What trees cost whose root was deleted."""
+        return _sum(
+            line
+            for line in self.lines
+            if line.run_id is not INGESTION and self.root(line.run_id).run_id in self.story.deleted
+        )
 
     def total(self) -> Amount:
         return _sum(self.lines)

@@ -21,6 +21,7 @@ from shared.clock import FixedClock
 from tests.factories import (
     Feed,
     agent,
+    deleted,
     finished,
     heartbeat,
     ingestion,
@@ -113,11 +114,12 @@ def stories(draw):
         )
     )
     voices = draw(st.sets(st.integers(0, run_count - 1), max_size=1))
-    return runs, reports, ends, ingested, lives, voices
+    gone = draw(st.lists(st.tuples(st.integers(0, run_count - 1), st.integers(-1, 8)), max_size=3))
+    return runs, reports, ends, ingested, lives, voices, gone
 
 
 def events_of(feed: Feed, story, org: str):
-    runs, reports, ends, ingested, lives, voices = story
+    runs, reports, ends, ingested, lives, voices, gone = story
     roots: dict[str, str] = {}
     events = []
     for number, (run_id, parent, agent_id) in enumerate(runs):
@@ -171,7 +173,18 @@ def events_of(feed: Feed, story, org: str):
     for kind, run, at in lives:
         life = say[kind](f"r{run}", BEFORE_MIDNIGHT + minutes(at))
         events.append(feed.channel(life, org=org))
-    return events, said, roots
+    for run, at in gone:
+        events.append(feed.channel(deleted(f"r{run}", BEFORE_MIDNIGHT + minutes(at)), org=org))
+    return events, said, roots_after(runs, {f"r{run}" for run, _ in gone})
+
+
+def roots_after(runs, gone: set[str]) -> dict[str, str]:
+    """Each run's root, once these are deleted: what they had delegated are roots."""
+    roots: dict[str, str] = {}
+    for run_id, parent, _ in runs:
+        is_root = parent is None or runs[parent][0] in gone
+        roots[run_id] = run_id if is_root else roots[runs[parent][0]]
+    return roots
 
 
 def expected_bill(said):
@@ -254,7 +267,8 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
         await fail_the_silent(room)
         await room.hear(events[middle:], batch=batch)
         await fail_the_silent(room)
-        await assert_the_newest_word_is_true(room, org)
+        gone = {f"r{run}" for run, _ in story[-1]}
+        await assert_the_newest_word_is_true(room, org, gone)
         shown, spend, months = await state_of(room, org)
         states.append((shown, _without_org(spend), _months(months, org)))
 
@@ -273,6 +287,7 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
         late = sum(row[3] for row in of_months if row[2] == "2026-10")
         assert sum(row[5] for row in of_months) == late, "what came late is borne once"
         await _assert_each_run_bears_its_own(room, org, shown, bill, roots)
+        await _assert_deleted_runs_are_gone(room, org, story, gone)
     assert states[0] == states[1] == states[2]
     await _assert_replay_changes_nothing(room, events, org)
     await assert_books_are_sums_of_entries(room, org)
@@ -303,6 +318,25 @@ async def _assert_each_run_bears_its_own(room, org, shown, bill, roots):
             members = [member for member, root in roots.items() if root == run_id]
             tree = sum(bill.get(member, 0) for member in members)
             assert row["totals"]["cost_nanousd"] == tree
+
+
+async def _assert_deleted_runs_are_gone(room, org, story, gone):
+    """No page shows them, what they delegated has no parent, and the bill still adds up."""
+    parents = {run_id: parent for run_id, parent, _ in story[0]}
+    rows = (await room.runs(org, include_delegations=True)).items
+    assert {row.run_id for row in rows} == parents.keys() - gone
+    for row in rows:
+        parent = parents[row.run_id]
+        said = None if parent is None or f"r{parent}" in gone else f"r{parent}"
+        assert row.parent_run_id == said
+    for run_id in gone:
+        assert (await room.runs(org, parent_run_id=run_id)).items == ()
+    spend, top = await room.spend(org), await room.runs(org)
+    listed = sum(row.totals.cost_nanousd for row in top.items)
+    assert listed + spend.deleted.cost_nanousd + spend.ingestion.cost_nanousd == spend.cost_nanousd
+    assert top.total + spend.deleted.run_count == spend.run_count
+    partial = sum(row.is_partial for row in top.items)
+    assert spend.deleted.is_partial == (spend.partial_run_count > partial)
 
 
 async def _correct_some(room, chance, org):
@@ -345,7 +379,7 @@ async def fail_the_silent(room):
     await room.reaper.sweep(room.clock.at + minutes(10), minutes(2))
 
 
-async def assert_the_newest_word_is_true(room, org):
+async def assert_the_newest_word_is_true(room, org, gone=frozenset()):
     """`run_changed` is said once after the last change, and says what people read."""
     soon = TotalsSayer(database=room.database, clock=FixedClock(room.clock.at + minutes(1)))
     while await soon.say_due():
@@ -362,7 +396,9 @@ async def assert_the_newest_word_is_true(room, org):
         newest = said[run.run_id][-1]
         assert (newest.status, newest.error) == (run.status, run.error)
         assert (newest.totals, newest.partial) == (run.totals, run.is_partial)
-        assert newest.root_run_id == run.root_run_id
+        assert (newest.root_run_id, newest.parent_run_id) == (run.root_run_id, run.parent_run_id)
+        assert not newest.deleted
+    assert all(said[run_id][-1].deleted for run_id in gone)
     silent = [run for run in shown if not said[run.run_id]]
     assert all(run.provisional and not run.totals.request_count for run in silent)
 

@@ -20,6 +20,7 @@ from tests.factories import (
     Feed,
     agent,
     belongs,
+    deleted,
     department,
     finished,
     heartbeat,
@@ -92,6 +93,7 @@ def stories(draw) -> Story:
     runs = st.integers(0, count - 1).map(lambda number: f"r{number}")
     story.reports = draw(st.lists(reports(runs), min_size=4, max_size=16))
     story.ends = draw(st.lists(ends(runs), max_size=4))
+    story.deleted = draw(st.sets(runs, max_size=3))
     for name in draw(st.sets(st.sampled_from(DEPARTMENTS))):
         people = draw(
             st.lists(st.tuples(st.sampled_from(("ana", "bea")), MOMENTS, st.integers(0, 4)))
@@ -143,6 +145,7 @@ def deliveries_of(story: Story, feed: Feed, org: str, chance: random.Random):
     for run_id in story.starts:
         at = AT + minutes(chance.randint(-2, 8))
         said += chance.choices([parked(run_id, at), resumed(run_id, at), heartbeat(run_id, at)])
+    said += [deleted(run_id, AT + minutes(chance.randint(-2, 8))) for run_id in story.deleted]
     events = [feed.channel(data, org=org) for data in said]
     for name, people in story.memberships.items():
         # An earlier state said something else; whichever arrives last, the newer one holds.
@@ -206,6 +209,8 @@ async def assert_the_bill(room: LedgerRoom, org: str, accountant: Accountant) ->
     assert shown(spend.by_day, "day") == marked(accountant.by_day())
     apart = sum(line.amount.cost for line in accountant.lines if line.run_id is None)
     assert spend.ingestion.cost_nanousd == apart
+    gone = accountant.of_deleted()
+    assert (spend.deleted.cost_nanousd, spend.deleted.is_partial) == (gone.cost, gone.floors > 0)
 
 
 def marked(amounts: dict[str, Amount]) -> dict[str, tuple[int, bool]]:
@@ -233,7 +238,9 @@ async def assert_months(room: LedgerRoom, org: str, accountant: Accountant) -> N
 
 
 async def assert_runs(room: LedgerRoom, org: str, accountant: Accountant) -> None:
-    for run in (await room.runs(org, include_delegations=True)).items:
+    rows = (await room.runs(org, include_delegations=True)).items
+    assert {run.run_id for run in rows} == accountant.story.starts.keys() - accountant.story.deleted
+    for run in rows:
         own = accountant.own(run.run_id)
         assert (run.own.cost_nanousd, run.own.unpriced_count + run.own.missing_delegate_count) == (
             own.cost,
