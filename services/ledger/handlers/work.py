@@ -97,12 +97,13 @@ def circumstances_of(work: Work, item: Received, authorized_at: datetime | None)
     said: UsageReported | IngestionReported = item.event.data
     billed_at = authorized_at or said.occurred_at
     month = month_of(billed_at, work.zones(item.event.org))
-    this_month = month_of(work.batch.now, work.zones(item.event.org))
+    # When it was stored, not when it is handled: a ledger that is behind charges the same caps.
+    stored_in = month_of(stored_at(work, item), work.zones(item.event.org))
     is_history = age_of(work, item) > USAGE_AGE_MAX
     return Circumstances(
         channel_id=item.address.channel_id or "",
         month=month,
-        late_month=this_month if month < this_month and not is_history else "",
+        late_month=stored_in if month < stored_in and not is_history else "",
         billed_at=billed_at,
         authorized=authorized_at is not None,
     )

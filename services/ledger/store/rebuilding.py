@@ -52,8 +52,8 @@ _LINES: Final = f"""
     CREATE TABLE {SHADOW}.run_line AS
     SELECT {_LINE_KEY}, {_SUMS} FROM (
         SELECT e.org, e.billed_run_id AS run_id, e.month, coalesce(e.provider, '') AS provider,
-            e.model, coalesce(e.key_id, '') AS key_id, coalesce(corrected.kind, e.kind) AS kind,
-            e.late_month, {_ENTRY_AMOUNTS}
+            e.model, coalesce(e.key_id, '') AS key_id,
+            coalesce(e.line_kind, corrected.kind, e.kind) AS kind, e.late_month, {_ENTRY_AMOUNTS}
         FROM entry e LEFT JOIN entry corrected ON corrected.id = e.corrects_entry_id
         WHERE e.billed_run_id IS NOT NULL
         UNION ALL

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from contracts.channel import ProviderCost, Tokens
 from contracts.types import RunStatus, Surface, UsageKind
+from services.ledger.errors import CorrectionChangesNothing
 from tests.factories import (
     Feed,
     agent,
@@ -164,6 +165,7 @@ def deliveries_of(story: Story, feed: Feed, org: str, chance: random.Random):
 )
 @given(story=stories(), seed=st.integers(0, 2**32))
 async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story, seed):
+    story.corrected.clear()
     chance = random.Random(seed)
     org = f"org-{next(ORGS)}"
     feed = Feed()
@@ -174,6 +176,7 @@ async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story,
         cut = chance.randint(1, len(events))
         await room.hear(events[:cut], batch=chance.choice((1, 3, 50)))
         events = events[cut:]
+        await correct_some(room, org, story, chance)
         if chance.random() < 0.3:
             await room.reaper.sweep(room.clock.at + minutes(10), minutes(2))
     accountant = Accountant(story)
@@ -181,6 +184,24 @@ async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story,
     await assert_months(room, org, accountant)
     await assert_runs(room, org, accountant)
     await assert_rebuilding_agrees(room)
+
+
+async def correct_some(room: LedgerRoom, org: str, story: Story, chance: random.Random) -> None:
+    """Say of some entries with a price what they should have cost; others own requests later."""
+    found = await room.rows(
+        "SELECT id, request_id FROM entry WHERE org = $1 AND kind <> 'correction' "
+        "AND reason IS NULL AND unpriced_count = 0 ORDER BY sequence",
+        org,
+    )
+    for entry in chance.sample(found, min(len(found), chance.randint(0, 2))):
+        correction_id = f"c{next(ORGS)}"
+        try:
+            made = await room.correct(
+                str(entry["id"]), chance.choice((0, 5, 10**9)), correction_id, org=org
+            )
+        except CorrectionChangesNothing:
+            continue
+        story.corrected[entry["request_id"]] += made.difference_nanousd
 
 
 async def assert_the_bill(room: LedgerRoom, org: str, accountant: Accountant) -> None:
