@@ -95,7 +95,7 @@ async def test_it_is_late_by_when_it_was_stored_whenever_it_is_handled(
         books[org] = [
             (row["month"], int(row["cost_nanousd"]), int(row["late_nanousd"])) for row in rows
         ]
-    assert books == dict.fromkeys(orders, [("2026-11", ONE_REQUEST, 0)])
+    assert books == {org: [("2026-11", ONE_REQUEST, 0)] for org in orders}
     room.clock.at = behind
     await room.know(feed, "late")
     report = usage("q1", "r1", occurred_at=said)
