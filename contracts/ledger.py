@@ -335,14 +335,6 @@ class IngestionSpend(Wire):
     is_partial: bool = False
 
 
-class DeletedSpend(Wire):
-    """Trees of the window whose root was deleted: in the bill and in no page of runs."""
-
-    cost_nanousd: SumNanoUsd = 0
-    run_count: Count = 0
-    is_partial: bool = False
-
-
 class Spend(Wire):
     """Every breakdown of one window adds up to `cost_nanousd`; `by_agent` with `ingestion`."""
 
@@ -362,8 +354,8 @@ class Spend(Wire):
     by_day: tuple[DaySpend, ...]
     ingestion: IngestionSpend = IngestionSpend()
     by_person: tuple[PersonSpend, ...] = ()
-    deleted: DeletedSpend = DeletedSpend()
-    """In the figures above: `cost_nanousd` = the window's top-level runs + this + ingestion."""
+    deleted: SpendLine = SpendLine(cost_nanousd=0, run_count=0, is_partial=False)
+    """Trees whose root was deleted. `cost_nanousd` = top-level runs + this + ingestion."""
 
 
 class ListCaps(Wire):
