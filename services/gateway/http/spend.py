@@ -141,7 +141,7 @@ class Spend(Wire):
     deleted: DeletedSpend
 
 
-def _line(line: ledger.SpendLine | ledger.DeletedSpend) -> dict[str, Any]:
+def _line(line: ledger.SpendLine) -> dict[str, Any]:
     return {
         "cost_usd": line.cost_nanousd,
         "cost_is_partial": line.is_partial,

@@ -110,9 +110,7 @@ class Corrector:
                 raise CorrectionIdUsed(asked.correction_id)
             if corrected.claims != claims:
                 await entries.save_claims(connection, {key: corrected.claims})
-            drafts = [(key, draft) for draft in corrected.moved]
-            await entries.save_entries(connection, drafts, now)
-            spent = await _enter(connection, books, made, corrected)
+            spent = await _enter(connection, books, key, made, corrected)
             months = {question.org: month_of(now, zones)}
             await warn_of_caps(connection, spent, months, now=now)
             moved = Moved(books, strict_months(known_orgs, now), cause="corrected")
@@ -137,11 +135,17 @@ async def _hold(connection: Connection, books: Books, entry: Any, claims: Claims
 
 
 async def _enter(
-    connection: Connection, books: Books, made: Correction, corrected: Corrected
+    connection: Connection,
+    books: Books,
+    key: entries.RequestKey,
+    made: Correction,
+    corrected: Corrected,
 ) -> dict[MonthKey, MonthAmount]:
     books.enter_line(made.org, corrected.line, corrected.amount)
     for draft in corrected.moved:
         books.enter(made.org, draft)
+    drafts = [(key, draft) for draft in corrected.moved]
+    await entries.save_entries(connection, drafts, made.corrected_at)
     sums = runs.Sums(books.own, books.tree, {})
     await runs.add_to_runs(connection, sums, now=made.corrected_at)
     await entries.add_to_lines(connection, books.lines)

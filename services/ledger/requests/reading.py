@@ -18,7 +18,6 @@ from contracts.ledger import (
     CapRow,
     CapScope,
     DaySpend,
-    DeletedSpend,
     GetRun,
     GetSpend,
     KeySpend,
@@ -29,6 +28,7 @@ from contracts.ledger import (
     RunPage,
     RunRow,
     Spend,
+    SpendLine,
 )
 from services.ledger.domain.books import MonthAmount
 from services.ledger.domain.months import (
@@ -202,7 +202,7 @@ class Reader:
             ),
             by_person=tuple(_person_spend(row) for row in people),
             ingestion=apart,
-            deleted=DeletedSpend(
+            deleted=SpendLine(
                 cost_nanousd=int(deleted["cost_nanousd"]),
                 run_count=deleted["run_count"],
                 is_partial=deleted["is_partial"],
