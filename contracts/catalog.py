@@ -74,6 +74,7 @@ EVENTS: Final = (
     EventType("run_parked", 1, "channel", channel.RunParked, "CHANNEL", ("ledger",)),
     EventType("run_resumed", 1, "channel", channel.RunResumed, "CHANNEL", ("ledger",)),
     EventType("run_finished", 1, "channel", channel.RunFinished, "CHANNEL", ("ledger",)),
+    EventType("run_deleted", 1, "channel", channel.RunDeleted, "CHANNEL", ("ledger",)),
     EventType("usage_reported", 1, "channel", channel.UsageReported, "CHANNEL", ("ledger",)),
     EventType(
         "ingestion_reported", 1, "channel", channel.IngestionReported, "CHANNEL", ("ledger",)

@@ -152,6 +152,13 @@ class RunFinished(Wire):
         return self
 
 
+class RunDeleted(Wire):
+    """The platform deleted a run: nobody sees it any more. What it spent stays in the bill."""
+
+    run_id: Id
+    deleted_at: Instant
+
+
 class Tokens(Wire):
     """Counts of one request as its provider reported them."""
 

@@ -92,6 +92,8 @@ class RunChanged(Wire):
     partial: bool
     error: Sentence | None = None
     at: Instant
+    deleted: bool = False
+    """Its platform deleted it; `parent_run_id` of its delegates is null from then on."""
 
 
 # --- asked: authorize --------------------------------------------------------------------------
@@ -152,6 +154,7 @@ RefusalCode = Literal[
     "organization_unknown",
     "missing_context",
     "rate_limited",
+    "run_deleted",
 ]
 
 
@@ -360,6 +363,8 @@ class Spend(Wire):
     by_day: tuple[DaySpend, ...]
     ingestion: IngestionSpend = IngestionSpend()
     by_person: tuple[PersonSpend, ...] = ()
+    deleted: SpendLine = SpendLine(cost_nanousd=0, run_count=0, is_partial=False)
+    """Trees whose root was deleted. `cost_nanousd` = top-level runs + this + ingestion."""
 
 
 class ListCaps(Wire):

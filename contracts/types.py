@@ -186,8 +186,10 @@ RunChangeReason = Literal[
     "reopened",
     "reattributed",
     "totals",
+    "deleted",
 ]
-"""`reaped`: no sign of life for too long; `reopened`: it spoke again after that."""
+"""`reaped`: no sign of life for too long; `reopened`: it spoke again after that; `deleted`: its
+platform deleted it."""
 
 
 class UsageKind(StrEnum):

@@ -9,6 +9,7 @@ from contracts.catalog import event_of
 from contracts.channel import (
     IngestionReported,
     ParkedCall,
+    RunDeleted,
     RunFinished,
     RunHeartbeat,
     RunParked,
@@ -168,6 +169,10 @@ def parked(run_id: str, at: datetime, **changes: Any) -> RunParked:
 
 def resumed(run_id: str, at: datetime, claim_id: str = "claim-1") -> RunResumed:
     return RunResumed(run_id=run_id, claim_id=claim_id, at=at)
+
+
+def deleted(run_id: str, at: datetime = NOON) -> RunDeleted:
+    return RunDeleted(run_id=run_id, deleted_at=at)
 
 
 def heartbeat(run_id: str, at: datetime = NOON) -> RunHeartbeat:

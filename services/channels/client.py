@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from contracts.channel import RunDeleted
 from contracts.errors import Fault, Invalid
 from contracts.ledger import Authorization, Authorize
 from contracts.types import OnUnreachable
@@ -35,7 +36,14 @@ from services.channels.ingestion import IngestionContext, IngestionGuard
 from services.channels.run import RunContext, RunSession
 from services.channels.speaking import despite_cancellation
 from services.channels.spool import SPOOL_BYTES_MAX, FileSpool, MemorySpool, Spool
-from services.channels.transport import DEADLINE_S, Outcome, Said, Transport, Verdict
+from services.channels.transport import (
+    DEADLINE_S,
+    Outcome,
+    Said,
+    Transport,
+    Verdict,
+    derived_id,
+)
 from shared.clock import Clock, SystemClock
 
 LOG: Final = logging.getLogger("rienda.channel")
@@ -135,6 +143,20 @@ class Channel:
     def ingest(self, **context: Unpack[IngestionContext]) -> IngestionGuard:
         """One request that belongs to no run, to be entered with `async with`."""
         return IngestionGuard(self, context)
+
+    async def delete_run(self, run_id: str) -> None:
+        """Say that the platform deleted a run of this channel: nobody sees it any more.
+
+        What it spent stays in the bill, what it delegated goes on as runs of their own, and it may
+        not spend again. Nothing undoes it; saying it twice is harmless.
+
+        Raises:
+            EventRefused, SpoolFull, SpoolUnusable: it was not taken.
+        """
+        now = self.clock.now()
+        data = RunDeleted(run_id=run_id, deleted_at=now)
+        event_id = derived_id(run_id, "deleted", said=data)
+        await self.say(Said(id=event_id, time=now, data=data))
 
     async def say(self, event: Said) -> None:
         """Say one event now, or keep it in the spool.

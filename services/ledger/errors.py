@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from contracts.errors import AlreadyExists, Forbidden, Invalid, NotFound, Rejected, Retryable
 
 
@@ -80,12 +82,13 @@ class EntryUnknown(NotFound):
 class EntryIsCorrection(Rejected):
     """A correction is not corrected itself: the entry that it corrects is, once more."""
 
-    def __init__(self, entry_id: str) -> None:
-        """Name the entry to correct instead."""
+    def __init__(self, entry_id: UUID | None, request_id: str) -> None:
+        """Name the entry to correct instead; of one that moved with its request, the request."""
+        instead = f"an entry of request {request_id}" if entry_id is None else f"entry {entry_id}"
         super().__init__(
-            f"the entry is a correction itself: correct entry {entry_id} once more",
+            f"the entry is a correction itself: correct {instead} once more",
             reason="entry_is_correction",
-            corrects_entry_id=entry_id,
+            corrects_entry_id=None if entry_id is None else str(entry_id),
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from contracts.catalog import EventType, find_event
 from contracts.channel import (
     IngestionReported,
+    RunDeleted,
     RunFinished,
     RunHeartbeat,
     RunParked,
@@ -41,6 +42,7 @@ _INSTANT_OF: Final = {
     "run_parked": "at",
     "run_resumed": "at",
     "run_finished": "ended_at",
+    "run_deleted": "deleted_at",
     "usage_reported": "occurred_at",
     "ingestion_reported": "occurred_at",
 }
@@ -156,7 +158,7 @@ def _stamped(
 
 def _refuse_untimely(event: Event[Any], publisher: Publisher, now: datetime) -> None:
     match event.data:
-        case RunStarted(started_at=at) | RunFinished(ended_at=at):
+        case RunStarted(started_at=at) | RunFinished(ended_at=at) | RunDeleted(deleted_at=at):
             pass
         case RunHeartbeat(at=at) | RunParked(at=at) | RunResumed(at=at):
             pass

@@ -105,6 +105,14 @@ class IngestionSpend(Wire):
     request_count: int
 
 
+class DeletedSpend(Wire):
+    """Top-level runs of the window that their platform deleted: in every figure, in no page."""
+
+    cost_usd: Usd
+    cost_is_partial: bool
+    run_count: int
+
+
 class Spend(Wire):
     """`by_provider`, `by_key` and `by_day` add up to `cost_usd`, `by_agent` with `ingestion`.
 
@@ -130,6 +138,7 @@ class Spend(Wire):
     by_day: tuple[DaySpend, ...]
     ingestion: IngestionSpend
     by_person: tuple[PersonSpend, ...]
+    deleted: DeletedSpend
 
 
 def _line(line: ledger.SpendLine) -> dict[str, Any]:
@@ -183,6 +192,7 @@ def _shown(spend: ledger.Spend, period_days: int | None) -> Spend:
             request_count=spend.ingestion.request_count,
         ),
         by_person=tuple(_person(line) for line in spend.by_person),
+        deleted=DeletedSpend(**_line(spend.deleted)),
     )
 
 

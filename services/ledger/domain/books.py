@@ -89,20 +89,81 @@ class Books:
         roots = {
             (org, root)
             for (org, _), run in self.runs.items()
-            for root in (run.root_run_id, run.said_root_run_id)
+            for root in (run.root_run_id, run.said_root_run_id, *run.cut_run_ids)
         }
         return roots - self.runs.keys()
 
     def trees_to_reroot(self) -> set[RunKey]:
         """Trees in which somebody names another root than before: all their runs are needed."""
         return {
-            (key[0], self.before[key].root_run_id)
+            (key[0], before.root_run_id)
             for key, run in self.runs.items()
-            if run.said_root_run_id != self.before[key].said_root_run_id
+            for before in [self.before[key]]
+            if (run.said_root_run_id, run.cut_run_ids)
+            != (before.said_root_run_id, before.cut_run_ids)
         }
 
+    def to_cut(self) -> set[RunKey]:
+        """Runs that have another parent than before, or were deleted: who is cut may change."""
+        return {
+            key
+            for key, run in self.runs.items()
+            for before in [self.before[key]]
+            if run.parent_run_id != before.parent_run_id
+            or (run.deleted_at is None) != (before.deleted_at is None)
+        }
+
+    def parents_missing(self, keys: Collection[RunKey]) -> set[RunKey]:
+        """Where the way up from these runs, as they are said now, ends for want of a loaded run."""
+        missing = set()
+        for place in keys:
+            key, path = place, set[RunKey]()
+            while key not in path and (run := self.runs.get(key)) is not None:
+                path.add(key)
+                if run.parent_run_id is not None:
+                    key = (key[0], run.parent_run_id)
+            if key not in self.runs:
+                missing.add(key)
+        return missing
+
+    def cut(self, changed: Collection[RunKey]) -> None:
+        """Note, of these runs and all that was delegated from them, where trees are cut off.
+
+        A run whose parent was deleted is a root (facts.md 2.3). Everything above and below the
+        changed runs is loaded.
+        """
+        children: dict[RunKey, list[RunKey]] = {}
+        for key, run in self.runs.items():
+            if run.parent_run_id is not None:
+                children.setdefault((key[0], run.parent_run_id), []).append(key)
+        waiting, concerned = list(changed), set(changed)
+        while waiting:
+            below = [key for key in children.get(waiting.pop(), ()) if key not in concerned]
+            concerned.update(below)
+            waiting += below
+        for key in concerned:
+            cut_run_ids = self._cuts_above(key)
+            if cut_run_ids != self.runs[key].cut_run_ids:
+                self.runs[key] = replace(self.runs[key], cut_run_ids=cut_run_ids)
+
+    def _cuts_above(self, key: RunKey) -> tuple[str, ...]:
+        """The runs at or above one whose parent was deleted, nearest first; a circle ends."""
+        run, path = self.runs[key], {key[1]}
+        found = []
+        while run.parent_run_id is not None:
+            parent = self.runs.get((key[0], run.parent_run_id))
+            if parent is None:
+                break
+            if parent.deleted_at is not None:
+                found.append(run.run_id)
+            if parent.run_id in path:
+                break
+            path.add(parent.run_id)
+            run = parent
+        return tuple(found)
+
     def reroot(self) -> None:
-        """Give every loaded run the root where its chain of said roots ends.
+        """Give every loaded run the root where its chain of said roots ends, or is cut off.
 
         A channel may name as root a run that later says it was delegated itself. Of a circle, which
         no honest channel says, the smallest id is the root; so every order ends alike.
@@ -118,10 +179,33 @@ class Books:
         while run_id not in path:
             path.append(run_id)
             run = self.runs.get((org, run_id))
-            if run is None or run.said_root_run_id == run_id:
+            if run is None or run.named_root_run_id == run_id:
                 return run_id
-            run_id = run.said_root_run_id
+            run_id = run.named_root_run_id
         return min(path[path.index(run_id) :])
+
+    def _heads(self, key: RunKey) -> set[str]:
+        """The runs that a run's signs of life are signs of, itself left out.
+
+        Its root; and where trees were cut off, every root that it had or may have: one process
+        runs them all, and what was said before a deletion and after it has to show the same.
+        """
+        org, run_id = key
+        heads = {self.runs[key].root_run_id}
+        path: list[str] = []
+        while run_id not in path:
+            path.append(run_id)
+            run = self.runs.get((org, run_id))
+            if run is None:
+                break
+            heads.update(run.cut_run_ids)
+            if run.said_root_run_id == run_id:
+                break
+            run_id = run.said_root_run_id
+        # The end of the chain; of a circle its root is one of its runs and known already.
+        if path and run_id == path[-1]:
+            heads.add(run_id)
+        return heads - {key[1]}
 
     def changed(self) -> list[tuple[RunKey, Run]]:
         """Runs that have to be written."""
@@ -200,16 +284,21 @@ class Books:
         The process that runs a tree is one; a delegate that works is a sign of life of its root.
         """
         for key, run in list(self.runs.items()):
-            root_key = (key[0], run.root_run_id)
-            root = self.runs.get(root_key)
-            if root is None or root_key == key or run.first_sign_at is None:
+            if run.first_sign_at is None:
                 continue
-            heard_at = run.heard_at or run.first_sign_at
-            if root.first_sign_at is None or run.first_sign_at < root.first_sign_at:
-                self.runs[root_key] = saw_sign(root, run.first_sign_at, heard_at)
-            self.see(root_key, run.last_sign_at or run.first_sign_at, heard_at)
-            if key in self.signs:
-                self.see(root_key, *self.signs[key])
+            for head in self._heads(key):
+                self._show(key, run, (key[0], head))
+
+    def _show(self, key: RunKey, run: Run, root_key: RunKey) -> None:
+        root = self.runs.get(root_key)
+        if root is None or run.first_sign_at is None:
+            return
+        heard_at = run.heard_at or run.first_sign_at
+        if root.first_sign_at is None or run.first_sign_at < root.first_sign_at:
+            self.runs[root_key] = saw_sign(root, run.first_sign_at, heard_at)
+        self.see(root_key, run.last_sign_at or run.first_sign_at, heard_at)
+        if key in self.signs:
+            self.see(root_key, *self.signs[key])
 
     def settle(self) -> dict[RunKey, RunChangeReason]:
         """Give every run the status that its facts amount to; answer what is said at once."""

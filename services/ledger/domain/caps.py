@@ -211,6 +211,9 @@ _OTHER_REFUSALS = {
         "not bound it: state input_tokens_max (tool_counts_max for what is charged by the second), "
         "or cost_nanousd_max (over HTTP cost_usd_max), as for models that make images."
     ),
+    "run_deleted": (
+        "The platform deleted run {id}: it may not spend any more. Start a new run for new work."
+    ),
     "delegate_archived": "Delegate {id} is archived: it takes no more requests.",
     "delegate_version_missing": (
         "Delegate {id} is pinned at version {name}, which was never published: publish it, or pin "

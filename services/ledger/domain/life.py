@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from contracts.channel import RunParked, RunResumed
+from contracts.channel import RunDeleted, RunParked, RunResumed
 from contracts.types import RunChangeReason, RunStatus, Surface
 from services.ledger.domain.runs import Run
 
 PARKED: Literal["parked"] = "parked"
 RESUMED: Literal["resumed"] = "resumed"
 REAPED: Literal["reaped"] = "reaped"
+DELETED: Literal["deleted"] = "deleted"
 MOVE_ORDER = (RESUMED, PARKED)
 """Of a park and a resume at one instant the park holds: a run that waits is never failed."""
 REAPED_SENTENCE = (
@@ -31,10 +32,10 @@ REAPED_SENTENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A fact that is kept as a row: a park, a resume, or the reaper's verdict."""
+    """A fact that is kept as a row: a park, a resume, the reaper's verdict, a deletion."""
 
     run_id: str
-    kind: Literal["parked", "resumed", "reaped"]
+    kind: Literal["parked", "resumed", "reaped", "deleted"]
     at: datetime
     digest: str
     sign_at: datetime | None = None
@@ -61,6 +62,23 @@ def apply_move(run: Run, move: Transition) -> Run:
         if known >= rank:
             return run
     return replace(run, moved_to=move.kind, moved_at=move.at, moved_digest=move.digest)
+
+
+def deletion_of(said: RunDeleted) -> Transition:
+    """The fact that a deletion states."""
+    return Transition(
+        run_id=said.run_id,
+        kind=DELETED,
+        at=said.deleted_at,
+        digest=hashlib.sha256(said.model_dump_json().encode()).hexdigest(),
+    )
+
+
+def apply_deletion(run: Run, deletion: Transition) -> Run:
+    """Take in a deletion; the earliest holds, and nothing undoes it."""
+    if run.deleted_at is not None and run.deleted_at <= deletion.at:
+        return run
+    return replace(run, deleted_at=deletion.at)
 
 
 def verdict_on(run: Run, *, at: datetime, watermark_at: datetime) -> Transition | None:
@@ -124,6 +142,8 @@ def settle(run: Run) -> Run:
 
 def reason_of(before: Run, after: Run) -> RunChangeReason | None:
     """Why a run has changed in a way that is said at once; None: its totals at most."""
+    if after.deleted_at is not None and before.deleted_at is None:
+        return DELETED
     if after.end_digest != before.end_digest:
         return "finished"
     if after.end_digest is None and after.status != before.status:

@@ -7,8 +7,7 @@ reports bills the same. What is entered is always the difference between two bil
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -97,11 +96,6 @@ class Report:
         )
 
 
-_REPORT_FIELDS = tuple(field.name for field in fields(Report))
-_LEFT_OUT_EMPTY = frozenset(field.name for field in fields(Report) if field.default is not MISSING)
-"""Not kept where they say nothing: what was kept before they existed reads the same."""
-
-
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What one context says about a request: its best report and its earliest time."""
@@ -112,6 +106,9 @@ class Claim:
     """0 for the channel that claimed the request first, as it arrived here; then 1 and so on."""
     settled_digest: str = ""
     """The report whose floor a correction took away; another best report brings a floor again."""
+    corrections: tuple[tuple[str, int], ...] = ()
+    """What corrections made while it was billed add to the request, by the month of their making;
+    nano-USD. They are the request's: they lie where its amount lies (ADR 0021)."""
 
     @property
     def is_settled(self) -> bool:
@@ -143,6 +140,8 @@ class Draft:
     report: Report
     priced: bool
     reason: EntryReason | None
+    is_correction: bool = False
+    """Whether it moves what corrections said, along with the request that they correct."""
 
 
 Claims = tuple[Claim, ...]
@@ -235,12 +234,20 @@ def merge(claims: Claims, report: Report) -> Claims:
         by_context[report.context] = Claim(report, report.occurred_at, place)
     else:
         by_context[report.context] = Claim(
-            max(known.best, report, key=lambda item: item.rank),
+            _better(known.best, report),
             min(known.first_occurred_at, report.occurred_at),
             known.channel_place,
             known.settled_digest,
+            known.corrections,
         )
     return tuple(by_context[context] for context in sorted(by_context))
+
+
+def _better(known: Report, report: Report) -> Report:
+    """The better report; of the same words stored twice, the copy that was not late, or less."""
+    if known.digest == report.digest:
+        return min(known, report, key=lambda item: item.late_month)
+    return max(known, report, key=lambda item: item.rank)
 
 
 def owner_of(claims: Claims) -> Claim:
@@ -335,38 +342,48 @@ def draft_entries(before: Claims, after: Claims) -> list[Draft]:
                 reason=claim.best.reason if owns else "request_conflict",
             )
         )
+    if any(claim.corrections for claim in before):
+        drafts += _move_corrections(before, after)
     return drafts
 
 
-def claims_to_json(claims: Claims) -> list[dict[str, Any]]:
-    """What is kept of a request's reports, for the next one to merge with."""
+def _move_corrections(before: Claims, after: Claims) -> list[Draft]:
+    """What corrections said goes where the request goes: another run, month, key or provider."""
+    was, now = owner_of(before).best, owner_of(after).best
+    drafts = []
+    for month, amount in corrections_of(before).items():
+        drafts += move_correction(
+            (correction_line(line_of(was), month), was),
+            (correction_line(line_of(now), month), now),
+            amount,
+        )
+    return drafts
+
+
+def corrections_of(claims: Claims) -> dict[str, int]:
+    """What corrections add to a request, by the month of their making."""
+    sums: dict[str, int] = {}
+    for claim in claims:
+        for month, amount in claim.corrections:
+            sums[month] = sums.get(month, 0) + amount
+    return sums
+
+
+def correction_line(line: Line, made_in: str) -> Line:
+    """Where a correction of an amount on a line lies.
+
+    For a month that is over, the caps of the month of its making bear it as well (ADR 0010).
+    """
+    return replace(line, late_month=made_in if line.month < made_in else "")
+
+
+def move_correction(
+    old: tuple[Line, Report], new: tuple[Line, Report], amount_nanousd: int
+) -> list[Draft]:
+    """The two entries that move an amount from one line to another; none where it lies there."""
+    if old[0] == new[0] or not amount_nanousd:
+        return []
     return [
-        {
-            **{
-                name: value
-                for name in _REPORT_FIELDS
-                if (value := getattr(claim.best, name)) or name not in _LEFT_OUT_EMPTY
-            },
-            **({"settled_digest": claim.settled_digest} if claim.settled_digest else {}),
-            "occurred_at": claim.best.occurred_at.isoformat(),
-            "billed_at": claim.best.billed_at.isoformat(),
-            "first_occurred_at": claim.first_occurred_at.isoformat(),
-            "channel_place": claim.channel_place,
-        }
-        for claim in claims
+        Draft(line, Amount(amount), report, priced=True, reason=None, is_correction=True)
+        for (line, report), amount in ((old, -amount_nanousd), (new, amount_nanousd))
     ]
-
-
-def claims_from_json(rows: Sequence[Mapping[str, Any]]) -> Claims:
-    """Read `claims_to_json` back."""
-    claims = []
-    for row in rows:
-        values = dict(row)
-        first = datetime.fromisoformat(values.pop("first_occurred_at"))
-        place = values.pop("channel_place")
-        settled = values.pop("settled_digest", "")
-        values["occurred_at"] = datetime.fromisoformat(values["occurred_at"])
-        values["billed_at"] = datetime.fromisoformat(values["billed_at"])
-        values["tokens"] = tuple(values["tokens"])
-        claims.append(Claim(Report(**values), first, place, settled))
-    return tuple(claims)

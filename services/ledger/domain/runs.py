@@ -79,6 +79,10 @@ class Run:
     """When the newest verdict on its silence was made."""
     reaped_sign_at: datetime | None = None
     """The last sign of life that this verdict knew; it holds until there is a later one."""
+    deleted_at: datetime | None = None
+    """Since when its platform has no such run; the earliest word of it."""
+    cut_run_ids: tuple[str, ...] = ()
+    """Runs at or above this one whose parent was deleted, nearest first: the first is its root."""
     revision: int = 0
     counted_agents: tuple[str, ...] = ()
     """Whose months hold this run's entries now; moved when its context becomes known."""
@@ -89,6 +93,21 @@ class Run:
     def is_root(self) -> bool:
         """Whether its figure is its whole tree."""
         return self.root_run_id == self.run_id
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its parent was deleted: it shows neither parent nor delegation any more."""
+        return self.cut_run_ids[:1] == (self.run_id,)
+
+    @property
+    def named_root_run_id(self) -> str:
+        """Where the way to its root goes next: itself where it ends here."""
+        return self.cut_run_ids[0] if self.cut_run_ids else self.said_root_run_id
+
+    @property
+    def shown_parent_run_id(self) -> str | None:
+        """The parent that people read of; none where it was deleted."""
+        return None if self.is_cut else self.parent_run_id
 
     @property
     def counted_scopes(self) -> tuple[tuple[str, str], ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from contracts.channel import (
     IngestionReported,
+    RunDeleted,
     RunFinished,
     RunParked,
     RunResumed,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from shared.consume import Received
     from shared.db import Connection
 
-TRANSITIONS = (RunStarted, RunParked, RunResumed, RunFinished)
+TRANSITIONS = (RunStarted, RunParked, RunResumed, RunFinished, RunDeleted)
 
 
 async def admit(connection: Connection, work: Work) -> list[Received]:

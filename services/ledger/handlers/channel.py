@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from contracts.channel import (
     IngestionReported,
+    RunDeleted,
     RunFinished,
     RunHeartbeat,
     RunParked,
@@ -20,7 +21,7 @@ from contracts.channel import (
     UsageReported,
 )
 from services.ledger.domain.books import RunKey, keys_of
-from services.ledger.domain.life import apply_move, move_of
+from services.ledger.domain.life import apply_deletion, apply_move, deletion_of, move_of
 from services.ledger.domain.merging import (
     CLAIMS_PER_CHANNEL_MAX,
     Claims,
@@ -159,6 +160,8 @@ def _note(work: Work, item: Received) -> None:
             on_run_resumed(work, item)
         case RunFinished():
             on_run_finished(work, item)
+        case RunDeleted():
+            on_run_deleted(work, item)
         case RunHeartbeat():
             on_run_heartbeat(work, item)
         case UsageReported():
@@ -194,6 +197,17 @@ def on_run_finished(work: Work, item: Received) -> None:
     """Let an end replace an earlier one."""
     finished: RunFinished = item.event.data
     _change(work, item, finished.ended_at, lambda run: apply_end(run, finished))
+
+
+def on_run_deleted(work: Work, item: Received) -> None:
+    """Note that its platform deleted a run: that is no sign of life, and none undoes it."""
+    key = (item.event.org, item.event.data.run_id)
+    deletion = deletion_of(item.event.data)
+    work.transitions.append((item.event.org, deletion))
+    before = work.books.runs[key]
+    work.books.runs[key] = apply_deletion(before, deletion)
+    if work.books.runs[key] is not before:
+        work.said_by[key] = item
 
 
 def on_run_heartbeat(work: Work, item: Received) -> None:

@@ -84,12 +84,13 @@ async def say(connection: Connection, changes: Mapping[RunKey, Change], *, now: 
             user_id=run.user_id,
             started_by_user_id=run.started_by_user_id,
             routine_id=run.routine_id,
-            parent_run_id=run.parent_run_id,
+            parent_run_id=run.shown_parent_run_id,
             root_run_id=run.root_run_id,
             totals=amounts[key].totals,
             partial=amounts[key].is_partial,
             error=run.error,
             at=now,
+            deleted=run.deleted_at is not None,
         )
         event_id = outbox.derived_id("run_changed", *key, str(run.revision))
         messages.append(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.channel import (
     IngestionReported,
+    RunDeleted,
     RunFinished,
     RunHeartbeat,
     RunParked,
@@ -63,7 +64,11 @@ class Work:
 async def load_work(connection: Connection, batch: Batch) -> Work:
     """Load what decides about every report of a batch: organizations and channels."""
     orgs = {item.event.org for item in batch.received}
-    await share_directories(connection, orgs)
+    deleting = {
+        item.event.org for item in batch.received if isinstance(item.event.data, RunDeleted)
+    }
+    # Alone: a delegate that is said meanwhile would see no deletion of its parent, nor be seen.
+    await share_directories(connection, orgs, alone=deleting)
     channels = {(item.event.org, item.address.channel_id or "") for item in batch.received}
     return Work(
         batch=batch,
@@ -92,12 +97,13 @@ def circumstances_of(work: Work, item: Received, authorized_at: datetime | None)
     said: UsageReported | IngestionReported = item.event.data
     billed_at = authorized_at or said.occurred_at
     month = month_of(billed_at, work.zones(item.event.org))
-    this_month = month_of(work.batch.now, work.zones(item.event.org))
+    # When it was stored, not when it is handled: a ledger that is behind charges the same caps.
+    stored_in = month_of(stored_at(work, item), work.zones(item.event.org))
     is_history = age_of(work, item) > USAGE_AGE_MAX
     return Circumstances(
         channel_id=item.address.channel_id or "",
         month=month,
-        late_month=this_month if month < this_month and not is_history else "",
+        late_month=stored_in if month < stored_in and not is_history else "",
         billed_at=billed_at,
         authorized=authorized_at is not None,
     )
@@ -111,6 +117,8 @@ def time_of(item: Received) -> datetime:
             at = data.started_at
         case RunFinished():
             at = data.ended_at
+        case RunDeleted():
+            at = data.deleted_at
         case RunHeartbeat() | RunParked() | RunResumed():
             at = data.at
         case _:

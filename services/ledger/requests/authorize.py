@@ -22,7 +22,14 @@ from services.ledger.requests.describing import (
     hold_described,
     note_described,
 )
-from services.ledger.requests.facts import Asked, Facts, Foresight, caps_over, load_facts
+from services.ledger.requests.facts import (
+    Asked,
+    Facts,
+    Foresight,
+    caps_over,
+    load_facts,
+    refusal_of_deleted,
+)
 from services.ledger.requests.holding import (
     Holding,
     needs_lock,
@@ -161,7 +168,7 @@ class Authorizer:
         price = facts.prices[asked.key] = price_question(self._book, asked.data, at=now)
         return decide(
             asked=asked.data,
-            refusal=refusal_of_delegate(asked, facts),
+            refusal=refusal_of_deleted(asked, facts) or refusal_of_delegate(asked, facts),
             caps=caps_over(asked, organization, facts),
             policy=organization.policy,
             price=price,

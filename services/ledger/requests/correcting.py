@@ -36,6 +36,7 @@ from services.ledger.store.notices import warn_of_caps
 from shared import audit
 
 if TYPE_CHECKING:
+    from services.ledger.domain.merging import Claims
     from shared.clock import Clock
     from shared.db import Connection, Database
     from shared.questions import Question
@@ -76,10 +77,13 @@ class Corrector:
             if entry is None:
                 raise EntryUnknown
             if entry["kind"] == EntryKind.CORRECTION.value:
-                raise EntryIsCorrection(str(entry["corrects_entry_id"]))
-            books = await _hold(connection, entry)
+                raise EntryIsCorrection(entry["corrects_entry_id"], entry["request_id"])
             key = (question.org, entry["request_id"])
+            books = Books()
+            await _hold(connection, books, entry, await entries.load_claims(connection, key))
             claims = (await entries.lock_requests(connection, {key}))[key]
+            # Another run may have claimed it meanwhile.
+            await _hold(connection, books, entry, claims)
             # Under the locks: whoever came first has committed.
             known = await corrections.load_correction(connection, question.org, asked.correction_id)
             if known is not None:
@@ -106,7 +110,7 @@ class Corrector:
                 raise CorrectionIdUsed(asked.correction_id)
             if corrected.claims != claims:
                 await entries.save_claims(connection, {key: corrected.claims})
-            spent = await _enter(connection, books, made, corrected)
+            spent = await _enter(connection, books, key, made, corrected)
             months = {question.org: month_of(now, zones)}
             await warn_of_caps(connection, spent, months, now=now)
             moved = Moved(books, strict_months(known_orgs, now), cause="corrected")
@@ -122,20 +126,26 @@ def _uuid(text: str) -> UUID:
         raise EntryUnknown from None
 
 
-async def _hold(connection: Connection, entry: Any) -> Books:
-    """Lock the run that bears an entry and the root of its tree; ingestion has neither."""
-    books = Books()
-    if entry["billed_run_id"] is None:
-        return books
-    keys = keys_of(entry["org"], [entry["billed_run_id"]])
-    books.load(await runs.lock_with_roots(connection, keys))
-    return books
+async def _hold(connection: Connection, books: Books, entry: Any, claims: Claims) -> None:
+    """Lock the runs that bear an entry and its request, with their roots; ingestion has none."""
+    bearers = [claim.best.billed_run_id or None for claim in claims]
+    missing = keys_of(entry["org"], [entry["billed_run_id"], *bearers]) - books.runs.keys()
+    if missing:
+        books.load(await runs.lock_with_roots(connection, missing))
 
 
 async def _enter(
-    connection: Connection, books: Books, made: Correction, corrected: Corrected
+    connection: Connection,
+    books: Books,
+    key: entries.RequestKey,
+    made: Correction,
+    corrected: Corrected,
 ) -> dict[MonthKey, MonthAmount]:
     books.enter_line(made.org, corrected.line, corrected.amount)
+    for draft in corrected.moved:
+        books.enter(made.org, draft)
+    drafts = [(key, draft) for draft in corrected.moved]
+    await entries.save_entries(connection, drafts, made.corrected_at)
     sums = runs.Sums(books.own, books.tree, {})
     await runs.add_to_runs(connection, sums, now=made.corrected_at)
     await entries.add_to_lines(connection, books.lines)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from contracts.ledger import Refusal
 from services.ledger.domain.caps import Cap
 from services.ledger.domain.departments import departments_at
 from services.ledger.domain.months import month_of
@@ -200,6 +201,14 @@ def caps_over(asked: Asked, organization: Organization, facts: Facts) -> list[Ca
             )
         )
     return found
+
+
+def refusal_of_deleted(asked: Asked, facts: Facts) -> Refusal | None:
+    """That the run itself was deleted; what it had delegated goes on (facts.md 2.3)."""
+    run = facts.runs.get((asked.org, asked.data.run_id or ""))
+    if run is None or not run.is_deleted:
+        return None
+    return Refusal(code="run_deleted", scope="run", id=run.run_id, name=run.run_id)
 
 
 def _runs_of(asked: Asked, facts: Facts) -> list[str]:

@@ -28,6 +28,7 @@ from contracts.ledger import (
     RunPage,
     RunRow,
     Spend,
+    SpendLine,
 )
 from services.ledger.domain.books import MonthAmount
 from services.ledger.domain.months import (
@@ -166,6 +167,7 @@ class Reader:
             by_day = await reading.spend_by_day(connection, *window, zone_starts(zones))
             ingested = await ingestion.sum_window(connection, *window, zone_starts(zones))
             people = await reading.spend_by_person(connection, *window)
+            deleted = await reading.spend_of_deleted(connection, *window)
             month_key = (question.org, "organization", question.org, month)
             spent = await caps.load_months(connection, {month_key})
         to_date = spent.get(month_key, MonthAmount())
@@ -200,6 +202,11 @@ class Reader:
             ),
             by_person=tuple(_person_spend(row) for row in people),
             ingestion=apart,
+            deleted=SpendLine(
+                cost_nanousd=int(deleted["cost_nanousd"]),
+                run_count=deleted["run_count"],
+                is_partial=deleted["is_partial"],
+            ),
         )
 
     async def answer_list_departments_spend(self, question: Question) -> DepartmentsSpend:
@@ -344,6 +351,9 @@ def _run_row(row: Any) -> RunRow:
 def _entry_row(row: Any) -> EntryRow:
     told = EntryRow.model_fields.keys() - {"id", "tokens", "corrects_entry_id"}
     values = {name: row[name] for name in told}
+    if row["withholds_delegation"]:
+        # Its parent was deleted, and with it what the delegation was of (facts.md 2.3).
+        values["delegation_id"] = None
     corrects = row["corrects_entry_id"]
     return EntryRow(
         id=str(row["id"]),

@@ -105,6 +105,7 @@ async def load_correctable(connection: Connection, entry: Any) -> Correctable:
         ),
         unpriced_count=entry["unpriced_count"],
         amounts_to_nanousd=entry["cost_nanousd"] + int(corrected),
+        is_conflict=entry["reason"] == "request_conflict",
     )
 
 

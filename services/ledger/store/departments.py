@@ -30,9 +30,21 @@ _UNTIL = """
 """A removed department has members until its removal; what they spent before it stays."""
 
 
-async def share_directories(connection: Connection, orgs: Collection[str]) -> None:
-    """Keep caps and departments of organizations as they are until the transaction ends."""
-    await _lock(connection, "pg_advisory_xact_lock_shared", orgs)
+async def share_directories(
+    connection: Connection, orgs: Collection[str], *, alone: Collection[str] = ()
+) -> None:
+    """Keep caps and departments of organizations as they are until the transaction ends.
+
+    Those of `alone` are shared with nobody.
+    """
+    if not alone:
+        await _lock(connection, "pg_advisory_xact_lock_shared", orgs)
+        return
+    for org in sorted(orgs):
+        if org in alone:
+            await hold_directories(connection, [org])
+        else:
+            await share_directories(connection, [org])
 
 
 async def hold_directories(connection: Connection, orgs: Collection[str]) -> None:

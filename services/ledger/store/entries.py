@@ -10,9 +10,11 @@ import orjson
 from uuid_utils import uuid7
 
 from contracts.channel import Tokens
+from contracts.types import EntryKind
 from services.ledger.domain.amounts import Amount
 from services.ledger.domain.books import MonthAmount, MonthKey
-from services.ledger.domain.merging import Claims, Draft, Line, claims_from_json, claims_to_json
+from services.ledger.domain.claims import claims_from_json, claims_to_json
+from services.ledger.domain.merging import Claims, Draft, Line
 from services.ledger.store.sums import moved, parameters
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ _ENTRY_COLUMNS = (
     "collection_id",
     "provider_rate",
     "late_month",
+    "line_kind",
 )
 
 
@@ -77,6 +80,14 @@ async def enter_requests(
         [_claims_text(claims[key]) for key in ordered],
     )
     return {(row["org"], row["request_id"]) for row in made}
+
+
+async def load_claims(connection: Connection, key: RequestKey) -> Claims:
+    """The claims on a request that is entered, as they are."""
+    row = await connection.fetchrow(
+        "SELECT claims FROM request WHERE org = $1 AND request_id = $2", *key
+    )
+    return claims_from_json(row["claims"]) if row is not None else ()
 
 
 async def lock_requests(
@@ -134,6 +145,7 @@ async def save_entries(
 def _entry(key: RequestKey, draft: Draft, recorded_at: datetime) -> tuple[Any, ...]:
     org, request_id = key
     report, amount = draft.report, draft.amount
+    is_correction = draft.is_correction
     return (
         str(uuid7()),
         org,
@@ -142,21 +154,21 @@ def _entry(key: RequestKey, draft: Draft, recorded_at: datetime) -> tuple[Any, .
         draft.line.billed_run_id or None,
         report.delegation_id,
         report.turn_id,
-        draft.line.kind,
+        EntryKind.CORRECTION.value if is_correction else draft.line.kind,
         draft.line.model,
         draft.line.provider or None,
         draft.line.key_id or None,
         *amount.values[4:],
-        list(report.tokens),
+        [] if is_correction else list(report.tokens),
         amount.cost_nanousd,
         amount.request_count,
         amount.unpriced_count,
         draft.priced,
         draft.reason,
-        report.price_source,
+        "corrected" if is_correction else report.price_source,
         report.price_set,
-        report.provider_amount,
-        report.provider_currency,
+        None if is_correction else report.provider_amount,
+        None if is_correction else report.provider_currency,
         report.interrupted,
         draft.line.month,
         report.occurred_at,
@@ -165,8 +177,9 @@ def _entry(key: RequestKey, draft: Draft, recorded_at: datetime) -> tuple[Any, .
         report.ingestion_id or None,
         report.document_id,
         report.collection_id,
-        report.provider_rate,
+        None if is_correction else report.provider_rate,
         draft.line.late_month,
+        draft.line.kind if is_correction else None,
     )
 
 

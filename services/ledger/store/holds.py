@@ -255,7 +255,7 @@ async def lock_due(
         f"""
         SELECT {_COLUMNS},
             (SELECT r.heard_at FROM run r WHERE r.org = h.org AND r.run_id = h.run_id
-                AND r.status = 'running') AS heard_at
+                AND r.status = 'running' AND r.deleted_at IS NULL) AS heard_at
         FROM hold h WHERE h.closed_at IS NULL AND h.expires_at <= $1
         ORDER BY h.expires_at LIMIT $2 FOR UPDATE OF h SKIP LOCKED
         """,

@@ -50,6 +50,7 @@ class KnownRun:
     system_role: str | None
     budget_nanousd: int | None
     shown_start: datetime | None
+    is_deleted: bool
     spent_nanousd: int
     is_partial: bool
 
@@ -111,7 +112,8 @@ def _run_columns(name: str) -> str:
         for column in ("cost_nanousd", "unpriced_count", "missing_delegate_count")
     }
     columns = (
-        *(f"{name}.{column}" for column in KnownRun.__slots__[:-2]),
+        *(f"{name}.{column}" for column in KnownRun.__slots__[:-3]),
+        f"{name}.deleted_at IS NOT NULL",
         shown["cost_nanousd"],
         f"{shown['unpriced_count']} > 0 OR {shown['missing_delegate_count']} > 0",
     )

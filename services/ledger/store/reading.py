@@ -23,16 +23,20 @@ _SHOWN = ", ".join(
     for name in COLUMNS
 )
 _OWN = ", ".join(f"r.own_{name}" for name in COLUMNS)
+_IS_CUT = "{0}.cut_run_ids[1] IS NOT DISTINCT FROM {0}.run_id"
+"""Its parent was deleted: parent and delegation are withheld wherever it is read."""
 _RUN = f"""
-    r.run_id, r.root_run_id, r.parent_run_id, r.delegation_id, r.channel_id, r.agent_id,
+    r.run_id, r.root_run_id, r.channel_id, r.agent_id,
+    CASE WHEN NOT {_IS_CUT.format("r")} THEN r.parent_run_id END AS parent_run_id,
+    CASE WHEN NOT {_IS_CUT.format("r")} THEN r.delegation_id END AS delegation_id,
     a.name AS agent_name, r.agent_version, r.user_id, r.started_by_user_id, r.surface, r.status,
     r.provisional, r.shown_start, r.ended_at, r.error, r.model, r.provider, r.key_id,
     r.conversation_id, r.project_id, r.environment_id, r.budget_nanousd, r.last_sign_at,
     CASE WHEN r.status = 'awaiting_approval' THEN r.moved_at END AS parked_at,
     CASE WHEN r.status = 'failed' AND r.end_digest IS NULL THEN r.reaped_at END AS reaped_at,
     {_SHOWN}, {_OWN},
-    (SELECT count(*) FROM run d WHERE d.org = r.org AND d.parent_run_id = r.run_id)
-        AS delegation_count
+    (SELECT count(*) FROM run d WHERE d.org = r.org AND d.parent_run_id = r.run_id
+        AND d.deleted_at IS NULL) AS delegation_count
 """
 _ORDERS = {
     "started_at": "r.shown_start {direction} NULLS LAST",
@@ -55,7 +59,7 @@ _WINDOW = """
 
 
 def _where(narrowed: RunFilter, values: list[Any]) -> str:
-    conditions = ["r.org = $1"]
+    conditions = ["r.org = $1", "r.deleted_at IS NULL"]
 
     def add(condition: str, value: Any) -> None:
         values.append(value)
@@ -63,6 +67,7 @@ def _where(narrowed: RunFilter, values: list[Any]) -> str:
 
     if narrowed.parent_run_id is not None:
         add("r.parent_run_id = ${n}", narrowed.parent_run_id)
+        conditions.append(f"NOT {_IS_CUT.format('r')}")
     elif not narrowed.include_delegations:
         conditions.append("r.run_id = r.root_run_id")
     if narrowed.agent_id is not None:
@@ -123,11 +128,11 @@ def _newest(where: str, page: str, *, first: str) -> str:
 
 
 async def load_run(connection: Connection, org: str, run_id: str) -> Any | None:
-    """One run, or nothing."""
+    """One run, or nothing; one that was deleted is nothing."""
     return await connection.fetchrow(
         f"""
         SELECT {_RUN} FROM run r LEFT JOIN agent a ON a.org = r.org AND a.agent_id = r.agent_id
-        WHERE r.org = $1 AND r.run_id = $2
+        WHERE r.org = $1 AND r.run_id = $2 AND r.deleted_at IS NULL
         """,
         org,
         run_id,
@@ -155,7 +160,12 @@ async def list_entries(  # noqa: PLR0913
     members = "SELECT m.run_id FROM run m WHERE m.org = $1 AND m.root_run_id = $2" if tree else "$2"
     return await connection.fetch(
         f"""
-        SELECT e.*, c.reason AS correction_reason FROM entry e
+        SELECT e.*, c.reason AS correction_reason,
+            EXISTS (SELECT FROM run d
+                WHERE d.org = e.org AND d.run_id IN (e.run_id, e.billed_run_id)
+                    AND d.delegation_id = e.delegation_id AND {_IS_CUT.format("d")})
+                AS withholds_delegation
+        FROM entry e
         LEFT JOIN correction c ON c.id = e.id AND c.org = e.org
         WHERE e.org = $1 AND e.billed_run_id IN ({members}) AND e.sequence > $3
             AND e.transaction_id < $4::text::xid8
@@ -264,6 +274,23 @@ def day_of(instant: str, zones: ZoneStarts, values: list[Any]) -> str:
         cases = f"WHEN {instant} >= ${len(values) - 1} THEN ${len(values)}::text " + cases
     zone = f"${place}::text"
     return f"({instant} AT TIME ZONE {f'CASE {cases}ELSE {zone} END' if later else zone})::date"
+
+
+async def spend_of_deleted(
+    connection: Connection, org: str, start: datetime, end: datetime | None
+) -> Any:
+    """The window's trees whose root was deleted: in the bill, and in no page of runs."""
+    return await connection.fetchrow(
+        f"""
+        SELECT coalesce(sum(root.tree_cost_nanousd), 0) AS cost_nanousd, count(*) AS run_count,
+            coalesce(bool_or(root.tree_unpriced_count > 0 OR root.tree_missing_delegate_count > 0),
+                false) AS is_partial
+        FROM run root WHERE {_WINDOW} AND root.deleted_at IS NOT NULL
+        """,
+        org,
+        start,
+        end,
+    )
 
 
 async def spend_by_day(

@@ -52,8 +52,8 @@ _LINES: Final = f"""
     CREATE TABLE {SHADOW}.run_line AS
     SELECT {_LINE_KEY}, {_SUMS} FROM (
         SELECT e.org, e.billed_run_id AS run_id, e.month, coalesce(e.provider, '') AS provider,
-            e.model, coalesce(e.key_id, '') AS key_id, coalesce(corrected.kind, e.kind) AS kind,
-            e.late_month, {_ENTRY_AMOUNTS}
+            e.model, coalesce(e.key_id, '') AS key_id,
+            coalesce(e.line_kind, corrected.kind, e.kind) AS kind, e.late_month, {_ENTRY_AMOUNTS}
         FROM entry e LEFT JOIN entry corrected ON corrected.id = e.corrects_entry_id
         WHERE e.billed_run_id IS NOT NULL
         UNION ALL
@@ -62,24 +62,53 @@ _LINES: Final = f"""
     ) AS amount
     GROUP BY {_LINE_KEY}
 """
+_DELETIONS: Final = f"""
+    CREATE TABLE {SHADOW}.deletion AS
+    SELECT org, run_id, min(at) AS deleted_at FROM run_transition WHERE kind = 'deleted'
+    GROUP BY org, run_id
+"""
+_CUTS: Final = f"""
+    CREATE TABLE {SHADOW}.cut AS
+    WITH RECURSIVE walk AS (
+        SELECT r.org, r.run_id AS origin, r.run_id AS place, ARRAY[r.run_id] AS path FROM run r
+        WHERE r.parent_run_id IS NOT NULL
+            AND EXISTS (SELECT FROM {SHADOW}.deletion d WHERE d.org = r.org)
+        UNION ALL
+        SELECT w.org, w.origin, p.run_id, w.path || p.run_id
+        FROM walk w JOIN run r ON r.org = w.org AND r.run_id = w.place
+        JOIN run p ON p.org = r.org AND p.run_id = r.parent_run_id
+        WHERE NOT p.run_id = ANY (w.path)
+    )
+    SELECT w.org, w.origin AS run_id, array_agg(w.place ORDER BY cardinality(w.path)) AS cut_run_ids
+    FROM walk w JOIN run r ON r.org = w.org AND r.run_id = w.place
+    JOIN {SHADOW}.deletion d ON d.org = r.org AND d.run_id = r.parent_run_id
+    GROUP BY w.org, w.origin
+"""
+"""Runs at or above each whose parent was deleted, nearest first; a circle of parents ends."""
+_NAMED: Final = f"""
+    CREATE TABLE {SHADOW}.named AS
+    SELECT r.org, r.run_id, coalesce(cut.cut_run_ids[1], r.said_root_run_id) AS named_run_id
+    FROM run r LEFT JOIN {SHADOW}.cut cut USING (org, run_id)
+"""
 _ROOTS: Final = f"""
     CREATE TABLE {SHADOW}.root AS
     WITH RECURSIVE walk AS (
         SELECT org, run_id AS origin, run_id AS place, ARRAY[run_id] AS path FROM run
         UNION ALL
-        SELECT w.org, w.origin, r.said_root_run_id, w.path || r.said_root_run_id
-        FROM walk w JOIN run r ON r.org = w.org AND r.run_id = w.place
-        WHERE r.said_root_run_id <> w.place AND NOT r.said_root_run_id = ANY (w.path)
+        SELECT w.org, w.origin, r.named_run_id, w.path || r.named_run_id
+        FROM walk w JOIN {SHADOW}.named r ON r.org = w.org AND r.run_id = w.place
+        WHERE r.named_run_id <> w.place AND NOT r.named_run_id = ANY (w.path)
     )
     SELECT DISTINCT ON (w.org, w.origin) w.org, w.origin AS run_id,
-        CASE WHEN r.said_root_run_id <> w.place AND r.said_root_run_id = ANY (w.path)
+        CASE WHEN r.named_run_id <> w.place AND r.named_run_id = ANY (w.path)
             THEN (SELECT min(step COLLATE "C")
-                FROM unnest(w.path[array_position(w.path, r.said_root_run_id):]) AS step)
+                FROM unnest(w.path[array_position(w.path, r.named_run_id):]) AS step)
             ELSE w.place END AS root_run_id
-    FROM walk w LEFT JOIN run r ON r.org = w.org AND r.run_id = w.place
+    FROM walk w LEFT JOIN {SHADOW}.named r ON r.org = w.org AND r.run_id = w.place
     ORDER BY w.org, w.origin, cardinality(w.path) DESC
 """
-"""The end of the chain of said roots; of a circle the smallest id (domain/books.py says why)."""
+"""The end of the chain of said roots, or where it is cut off; of a circle the smallest id
+(domain/books.py says why)."""
 _OWN: Final = f"""
     CREATE TABLE {SHADOW}.own AS
     SELECT org, run_id, {_SUMS} FROM {SHADOW}.run_line GROUP BY org, run_id
@@ -122,6 +151,7 @@ _RUNS: Final = f"""
                 FROM unnest(ARRAY[r.agent_id, root.agent_id]) AS agent WHERE agent IS NOT NULL
             ), '{{}}') END AS counted_agents,
         coalesce(({_DEPARTMENTS}), '{{}}') AS counted_departments,
+        coalesce(cut.cut_run_ids, '{{}}') AS cut_run_ids, deletion.deleted_at,
         move.moved_to, move.moved_at, move.moved_digest, verdict.reaped_at, verdict.reaped_sign_at,
         CASE WHEN r.end_digest IS NOT NULL THEN r.status
             WHEN move.moved_to = 'parked' THEN 'awaiting_approval'
@@ -133,6 +163,8 @@ _RUNS: Final = f"""
     LEFT JOIN run root ON root.org = r.org AND root.run_id = t.root_run_id
     LEFT JOIN {SHADOW}.own own ON own.org = r.org AND own.run_id = r.run_id
     LEFT JOIN {SHADOW}.tree tree ON tree.org = r.org AND tree.run_id = r.run_id
+    LEFT JOIN {SHADOW}.cut cut ON cut.org = r.org AND cut.run_id = r.run_id
+    LEFT JOIN {SHADOW}.deletion deletion ON deletion.org = r.org AND deletion.run_id = r.run_id
     LEFT JOIN {SHADOW}.move move ON move.org = r.org AND move.run_id = r.run_id
     LEFT JOIN {SHADOW}.verdict verdict ON verdict.org = r.org AND verdict.run_id = r.run_id
 """
@@ -180,6 +212,9 @@ _CAPS: Final = f"""
 _STEPS: Final = {
     "zone": _ZONES,
     "run_line": _LINES,
+    "deletion": _DELETIONS,
+    "cut": _CUTS,
+    "named": _NAMED,
     "root": _ROOTS,
     "own": _OWN,
     "tree": _TREE,
@@ -209,8 +244,9 @@ COMPARISONS: Final = (
         "run",
         ("org", "run_id"),
         tuple(f"{prefix}{name}" for prefix in ("own_", "tree_") for name in COLUMNS),
-        ("root_run_id", "counted_agents", "counted_departments"),
+        ("root_run_id", "cut_run_ids", "counted_agents", "counted_departments"),
         (
+            "deleted_at",
             "moved_to",
             "moved_at",
             "moved_digest",

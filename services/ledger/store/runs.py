@@ -43,6 +43,7 @@ _FIELDS = (
     "revision",
     "counted_agents",
     "counted_departments",
+    "cut_run_ids",
 )
 _SELECT = ", ".join(("org", "run_id", *_FIELDS))
 _INSERT = f"""
@@ -66,7 +67,7 @@ def _values(org: str, run: Run) -> tuple[Any, ...]:
 
 def _run(row: Any) -> Run:
     values = {name: row[name] for name in ("run_id", *_FIELDS)}
-    for name in ("tools", "counted_agents", "counted_departments"):
+    for name in ("tools", "counted_agents", "counted_departments", "cut_run_ids"):
         values[name] = tuple(values[name])
     return Run(**values)
 
@@ -137,6 +138,37 @@ async def lock_members(connection: Connection, roots: Collection[RunKey]) -> dic
         """,
         [org for org, _ in roots],
         [run_id for _, run_id in roots],
+    )
+    return {(row["org"], row["run_id"]): _run(row) for row in rows}
+
+
+async def list_deleting(connection: Connection, orgs: Collection[str]) -> set[str]:
+    """Those of these organizations in which any run was deleted."""
+    rows = await connection.fetch(
+        """
+        SELECT t.org FROM unnest($1::text[]) AS t (org)
+        WHERE EXISTS (SELECT FROM run r WHERE r.org = t.org AND r.deleted_at IS NOT NULL)
+        """,
+        list(orgs),
+    )
+    return {row["org"] for row in rows}
+
+
+async def lock_descendants(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Run]:
+    """Load and hold runs with everything that was delegated from them, however deep."""
+    rows = await connection.fetch(
+        f"""
+        WITH RECURSIVE below AS (
+            SELECT org, run_id FROM unnest($1::text[], $2::text[]) AS t (org, run_id)
+            UNION
+            SELECT r.org, r.run_id FROM run r
+            JOIN below b ON b.org = r.org AND b.run_id = r.parent_run_id
+        )
+        SELECT {_SELECT} FROM run JOIN below USING (org, run_id)
+        ORDER BY org, run_id FOR UPDATE OF run
+        """,
+        [org for org, _ in keys],
+        [run_id for _, run_id in keys],
     )
     return {(row["org"], row["run_id"]): _run(row) for row in rows}
 
@@ -250,13 +282,14 @@ async def lock_silent(
 ) -> dict[RunKey, Run]:
     """Load and hold top-level runs, not voice, that were last heard of before; pass over held ones.
 
-    Runs of an organization whose messages wait in the retry table are left alone.
+    Runs that were deleted are left alone, and those of an organization whose messages wait in the
+    retry table.
     """
     rows = await connection.fetch(
         f"""
         SELECT {_SELECT} FROM run
         WHERE status = 'running' AND run_id = root_run_id AND heard_at < $1
-            AND surface IS DISTINCT FROM 'voice'
+            AND surface IS DISTINCT FROM 'voice' AND deleted_at IS NULL
             AND NOT EXISTS (
                 SELECT FROM retry WHERE retry.org = run.org AND retry.stream = ANY($2::text[])
             )

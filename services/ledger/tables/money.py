@@ -157,6 +157,8 @@ class Entry(LedgerTable, table=True):
     late_month: str = Field(sa_type=Text, nullable=False, sa_column_kwargs={"server_default": ""})
     """The month whose caps bear it as well; empty: none. Entries of before 0004 do not say."""
     corrects_entry_id: UUID | None = Field(sa_type=Uuid, nullable=True)
+    line_kind: str | None = words(nullable=True)
+    """Of a correction that moved with its request: the kind of the line that it stands on."""
 
 
 class Correction(LedgerTable, table=True):

@@ -32,7 +32,7 @@ RUN_TRANSITION = Table(
     *(Column(name, DateTime(timezone=True)) for name in ("sign_at", "watermark_at")),
     PrimaryKeyConstraint("org", "run_id", "kind", "at", "digest"),
 )
-"""A park, a resume, or a verdict on a run's silence; inserted, never changed."""
+"""A park, a resume, a verdict on a run's silence, or a deletion; inserted, never changed."""
 
 WATERMARK = Table(
     "watermark",
@@ -77,6 +77,7 @@ RUN_MOMENTS = (
     "moved_at",
     "reaped_at",
     "reaped_sign_at",
+    "deleted_at",
 )
 RUN_SAYING = ("said_at", "say_due_at")
 """When a run was last told of, and from when its totals are to be said."""
@@ -98,6 +99,7 @@ RUN = Table(
     Column("revision", BigInteger, nullable=False),
     Column("counted_agents", ARRAY(Text), nullable=False),
     Column("counted_departments", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("cut_run_ids", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column(
         "shown_start",
         DateTime(timezone=True),
@@ -136,6 +138,12 @@ RUN = Table(
         "org",
         "parent_run_id",
         postgresql_where=text("parent_run_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_run_deleted",
+        "org",
+        "run_id",
+        postgresql_where=text("deleted_at IS NOT NULL"),
     ),
     Index(
         "ix_run_project",

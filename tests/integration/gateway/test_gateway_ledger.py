@@ -123,6 +123,37 @@ async def test_a_run_waits_for_people_and_goes_on(gateway: Gateway) -> None:
     assert run["parked_at"] is None
 
 
+async def test_a_deleted_run_is_unknown_and_what_it_delegated_is_top_level(
+    gateway: Gateway,
+) -> None:
+    org, admin = await gateway.new_admin(await gateway.new_org(monthly_budget_usd="5"))
+    channel, _ = await gateway.new_channel(org)
+    child = {"root_run_id": "d", "parent_run_id": "d", "delegation_id": "d-1"}
+    gone = {"run_id": "d", "deleted_at": now()}
+    events = [
+        started("d"),
+        usage("dq1", "d"),
+        started("dc", **child),
+        usage("dq2", "dc", delegation_id="d-1"),
+        {"id": "d/deleted", "type": "rienda.run_deleted.v1", "data": gone},
+    ]
+    assert (await channel.post("/events", json=events)).json()["accepted"] == 5
+    run = await answered(admin, "/runs/dc", parent_run_id=None, request_count=1)
+    assert run["delegation_id"] is None
+    for path in ("/runs/d", "/runs/d/entries"):
+        lost, unknown = await admin.get(path), await admin.get(path.replace("/d", "/nothing"))
+        assert (lost.status_code, lost.text) == (404, unknown.text)
+    (entry,) = (await admin.get("/runs/dc/entries")).json()["items"]
+    assert entry["delegation_id"] is None
+    assert [item["id"] for item in (await admin.get("/runs")).json()["items"]] == ["dc"]
+    spend = (await admin.get("/spend", params={"days": 1})).json()
+    assert (spend["deleted"]["run_count"], spend["run_count"]) == (1, 2)
+    total = Decimal(spend["deleted"]["cost_usd"]) + Decimal(run["cost_usd"])
+    assert total == Decimal(spend["cost_usd"])
+    refused = (await channel.post("/runs/d/authorize", json=asked("dq3", "d"))).json()
+    assert (refused["allowed"], refused["refusal"]["code"]) == (False, "run_deleted")
+
+
 async def test_what_is_said_is_what_is_billed(gateway: Gateway) -> None:
     org, admin = await gateway.new_admin(await gateway.new_org(monthly_budget_usd="5"))
     await admin.post(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -50,6 +50,10 @@ class Story:
     starts: dict[str, RunStarted] = field(default_factory=dict)
     ends: list[RunFinished] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
+    corrected: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """By request: what corrections of billed entries added to it."""
+    deleted: set[str] = field(default_factory=set)
+    """Runs that their platform deleted."""
     memberships: dict[str, list[tuple[str, datetime, datetime | None]]] = field(
         default_factory=dict
     )
@@ -61,7 +65,11 @@ class Accountant:
 
     def __init__(self, story: Story) -> None:
         self.story = story
-        self.lines = [line for group in self._requests() for line in _billed(group)]
+        self.lines = [
+            line
+            for group in self._requests()
+            for line in _billed(group, story.corrected[group[0].request_id])
+        ]
         self.lines += self._missing_delegates()
 
     def _requests(self) -> list[list[Report]]:
@@ -89,7 +97,19 @@ class Accountant:
         ]
 
     def root(self, run_id: str) -> RunStarted:
-        return self.story.starts[self.story.starts[run_id].root_run_id]
+        """The way up ends at what nobody delegated, or where the parent was deleted."""
+        start = self.story.starts[run_id]
+        while start.parent_run_id is not None and start.parent_run_id not in self.story.deleted:
+            start = self.story.starts[start.parent_run_id]
+        return start
+
+    def of_deleted(self) -> Amount:
+        """What trees cost whose root was deleted."""
+        return _sum(
+            line
+            for line in self.lines
+            if line.run_id is not INGESTION and self.root(line.run_id).run_id in self.story.deleted
+        )
 
     def total(self) -> Amount:
         return _sum(self.lines)
@@ -157,8 +177,11 @@ class Accountant:
         )
 
 
-def _billed(reports: Sequence[Report]) -> list[Line]:
-    """One request is one amount: the earliest claim's best report; others are marks at 0."""
+def _billed(reports: Sequence[Report], corrected: int) -> list[Line]:
+    """One request is one amount: the earliest claim's best report; others are marks at 0.
+
+    What was corrected of it is borne by whoever bears it in the end.
+    """
     contexts: dict[tuple[str, ...], list[Report]] = defaultdict(list)
     for report in reports:
         if isinstance(report, UsageReported):
@@ -167,7 +190,9 @@ def _billed(reports: Sequence[Report]) -> list[Line]:
             context = ("", report.ingestion_id, report.model)
         contexts[context].append(report)
     owner = min(contexts, key=lambda key: (min(r.occurred_at for r in contexts[key]), key))
-    return [_line(contexts[context], owns=context == owner) for context in sorted(contexts)]
+    lines = [_line(contexts[context], owns=context == owner) for context in sorted(contexts)]
+    bearer = lines[sorted(contexts).index(owner)]
+    return [*lines, replace(bearer, amount=Amount(corrected))]
 
 
 def _line(reports: Sequence[Report], *, owns: bool) -> Line:

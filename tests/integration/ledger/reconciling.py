@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from services.ledger.store import rebuilding
 from shared.db import open_connection
 from tests.ledger_room import LedgerRoom
@@ -78,3 +80,22 @@ async def assert_books_are_sums_of_entries(room: LedgerRoom, org: str) -> None:
         assert sum(line.cost_nanousd for line in breakdown) == total
     by_agent = sum(line.cost_nanousd for line in spend.by_agent)
     assert by_agent + spend.ingestion.cost_nanousd == total
+
+
+async def assert_deleted_runs_are_gone(
+    room: LedgerRoom, org: str, parents: Mapping[str, str | None], gone: Collection[str]
+) -> None:
+    """No page shows them, what they delegated has no parent, and the bill still adds up."""
+    rows = (await room.runs(org, include_delegations=True)).items
+    assert {row.run_id for row in rows} == parents.keys() - set(gone)
+    for row in rows:
+        parent = parents[row.run_id]
+        assert row.parent_run_id == (None if parent in gone else parent)
+    for run_id in gone:
+        assert (await room.runs(org, parent_run_id=run_id)).items == ()
+    spend, top = await room.spend(org), await room.runs(org)
+    listed = sum(row.totals.cost_nanousd for row in top.items)
+    assert listed + spend.deleted.cost_nanousd + spend.ingestion.cost_nanousd == spend.cost_nanousd
+    assert top.total + spend.deleted.run_count == spend.run_count
+    partial = sum(row.is_partial for row in top.items)
+    assert spend.deleted.is_partial == (spend.partial_run_count > partial)

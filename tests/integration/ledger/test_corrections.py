@@ -165,6 +165,79 @@ async def test_a_correction_moves_along_with_its_run(room: LedgerRoom, feed: Fee
     }
 
 
+async def test_a_correction_follows_its_request_to_the_run_that_owns_it(
+    room: LedgerRoom, feed: Feed
+):
+    """The first run's figure would be negative, and the second's not what somebody said."""
+    await room.know(feed)
+    await room.hear([feed.channel(usage("q1", "r1", occurred_at=NOON + minutes(3), key_id="k1"))])
+    first = await only_entry(room)
+    await room.correct(first.id, 100, "c1")
+    # An earlier claim of another run takes the bill.
+    await room.hear([feed.channel(usage("q1", "r2", occurred_at=NOON, key_id="k2"))])
+    assert (await room.run("r1")).own.cost_nanousd == 0
+    assert (await room.run("r2")).own.cost_nanousd == 100
+    spend = await room.spend()
+    assert {line.key_id: line.cost_nanousd for line in spend.by_key} == {"k1": 0, "k2": 100}
+    moved = (await room.entries("r2")).items[-1]
+    assert (moved.kind, moved.corrects_entry_id, moved.cost_nanousd) == (
+        "correction",
+        None,
+        100 - ONE_REQUEST,
+    )
+    assert await refusal(room.correct(moved.id, 1, "c9")) == "entry_is_correction"
+    # What is said later of the first entry is said of the request, wherever it is billed.
+    await room.correct(first.id, 70, "c2")
+    assert (await room.run("r1")).own.cost_nanousd == 0
+    assert (await room.run("r2")).own.cost_nanousd == 70
+    # And on to ingestion, and to a third run.
+    await room.hear([feed.channel(ingestion("q1", occurred_at=NOON - minutes(1)))])
+    assert (await room.run("r2")).own.cost_nanousd == 0
+    assert (await room.spend()).ingestion.cost_nanousd == 70
+    await room.hear([feed.channel(usage("q1", "r3", occurred_at=NOON - minutes(2)))])
+    assert (await room.run("r3")).own.cost_nanousd == 70
+    assert (await room.spend()).ingestion.cost_nanousd == 0
+    assert (await room.spend()).cost_nanousd == 70
+
+
+async def test_a_past_months_correction_is_borne_by_the_cap_of_its_making_wherever_it_goes(
+    room: LedgerRoom, feed: Feed
+):
+    await room.know(feed)
+    late = usage("q1", "r1", occurred_at=NOON + minutes(3))
+    await room.hear([feed.channel(late, stored_at=NOON + minutes(4))])
+    room.clock.at = NOON.replace(month=12, day=3)
+    await room.correct((await only_entry(room)).id, ONE_REQUEST + 11, "c1")
+    earlier = usage("q1", "r2", occurred_at=NOON)
+    await room.hear([feed.channel(earlier, stored_at=NOON + minutes(5))])
+    months = await room.rows(
+        "SELECT month, cost_nanousd, late_nanousd FROM month_spend WHERE scope = 'organization' "
+        "ORDER BY 1"
+    )
+    assert [tuple(map(int, (row["cost_nanousd"], row["late_nanousd"]))) for row in months] == [
+        (ONE_REQUEST + 11, 0),
+        (0, 11),
+    ]
+    assert (await room.run("r2")).own.cost_nanousd == ONE_REQUEST + 11
+
+
+async def test_a_correction_beside_the_claim_that_takes_its_request_is_lost_by_neither(
+    room: LedgerRoom,
+):
+    feed = Feed()
+    await room.know(feed)
+    for number in range(6):
+        request = f"q{number}"
+        mine = usage(request, f"b{number}", occurred_at=NOON + minutes(3))
+        await room.hear([feed.channel(mine)])
+        entry = await only_entry(room, f"b{number}")
+        taking = feed.channel(usage(request, f"a{number}", occurred_at=NOON))
+        await asyncio.gather(room.correct(entry.id, 100, f"c{number}"), room.hear([taking]))
+        own = [(await room.run(f"{name}{number}")).own.cost_nanousd for name in "ab"]
+        assert own == [100, 0]
+    assert (await room.spend()).cost_nanousd == 600
+
+
 async def test_ingestion_is_corrected_in_the_organizations_figures(room: LedgerRoom, feed: Feed):
     await room.know(feed)
     await room.hear([feed.channel(ingestion("q1", model="no-such-model", document_id="d1"))])

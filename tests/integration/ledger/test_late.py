@@ -62,3 +62,43 @@ async def test_a_late_report_is_billed_in_its_month_and_borne_by_this_months_cap
         ("2026-11", ONE_REQUEST),
         ("2026-12", 0),
     ]
+
+
+async def test_it_is_late_by_when_it_was_stored_whenever_it_is_handled(
+    room: LedgerRoom, feed: Feed
+):
+    """A ledger that was down over the end of a month charges the caps that it would have charged.
+
+    Of the same words stored twice the copy that was in time counts, in either order.
+    """
+    said = NOON.replace(day=30, hour=23)
+    in_time, late = said + minutes(5), said + minutes(120)
+    behind = NOON.replace(month=12, day=2)
+    orders = {
+        "at-once": (said + minutes(6), (in_time,)),
+        "behind": (behind, (in_time,)),
+        "twice": (behind, (in_time, late)),
+        "turned": (behind, (late, in_time)),
+    }
+    books = {}
+    for org, (clock_at, stored) in orders.items():
+        room.clock.at = clock_at
+        await room.know(feed, org)
+        report = usage("q1", "r1", occurred_at=said)
+        for at in stored:
+            await room.hear([feed.channel(report, org=org, at=at, stored_at=at)])
+        rows = await room.rows(
+            "SELECT month, cost_nanousd, late_nanousd FROM month_spend WHERE org = $1 "
+            "AND scope = 'organization' AND (cost_nanousd <> 0 OR late_nanousd <> 0)",
+            org,
+        )
+        books[org] = [
+            (row["month"], int(row["cost_nanousd"]), int(row["late_nanousd"])) for row in rows
+        ]
+    assert books == {org: [("2026-11", ONE_REQUEST, 0)] for org in orders}
+    room.clock.at = behind
+    await room.know(feed, "late")
+    report = usage("q1", "r1", occurred_at=said)
+    await room.hear([feed.channel(report, org="late", at=late, stored_at=late)])
+    rows = await room.rows("SELECT late_nanousd FROM month_spend WHERE org = 'late' ORDER BY month")
+    assert [int(row["late_nanousd"]) for row in rows] == [0, ONE_REQUEST]

@@ -21,6 +21,7 @@ from shared.clock import FixedClock
 from tests.factories import (
     Feed,
     agent,
+    deleted,
     finished,
     heartbeat,
     ingestion,
@@ -33,6 +34,7 @@ from tests.factories import (
 )
 from tests.integration.ledger.reconciling import (
     assert_books_are_sums_of_entries,
+    assert_deleted_runs_are_gone,
     assert_rebuilding_agrees,
 )
 from tests.ledger_room import BOOK, LedgerRoom
@@ -113,11 +115,12 @@ def stories(draw):
         )
     )
     voices = draw(st.sets(st.integers(0, run_count - 1), max_size=1))
-    return runs, reports, ends, ingested, lives, voices
+    gone = draw(st.lists(st.tuples(st.integers(0, run_count - 1), st.integers(-1, 8)), max_size=3))
+    return runs, reports, ends, ingested, lives, voices, gone
 
 
 def events_of(feed: Feed, story, org: str):
-    runs, reports, ends, ingested, lives, voices = story
+    runs, reports, ends, ingested, lives, voices, gone = story
     roots: dict[str, str] = {}
     events = []
     for number, (run_id, parent, agent_id) in enumerate(runs):
@@ -171,7 +174,22 @@ def events_of(feed: Feed, story, org: str):
     for kind, run, at in lives:
         life = say[kind](f"r{run}", BEFORE_MIDNIGHT + minutes(at))
         events.append(feed.channel(life, org=org))
-    return events, said, roots
+    for run, at in gone:
+        events.append(feed.channel(deleted(f"r{run}", BEFORE_MIDNIGHT + minutes(at)), org=org))
+    return events, said, roots_after(runs, {f"r{run}" for run, _ in gone})
+
+
+def parents_of(runs) -> dict[str, str | None]:
+    return {run_id: None if parent is None else runs[parent][0] for run_id, parent, _ in runs}
+
+
+def roots_after(runs, gone: set[str]) -> dict[str, str]:
+    """Each run's root, once these are deleted: what they had delegated are roots."""
+    roots: dict[str, str] = {}
+    for run_id, parent, _ in runs:
+        is_root = parent is None or runs[parent][0] in gone
+        roots[run_id] = run_id if is_root else roots[runs[parent][0]]
+    return roots
 
 
 def expected_bill(said):
@@ -254,7 +272,8 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
         await fail_the_silent(room)
         await room.hear(events[middle:], batch=batch)
         await fail_the_silent(room)
-        await assert_the_newest_word_is_true(room, org)
+        gone = {f"r{run}" for run, _ in story[-1]}
+        await assert_the_newest_word_is_true(room, org, gone)
         shown, spend, months = await state_of(room, org)
         states.append((shown, _without_org(spend), _months(months, org)))
 
@@ -273,6 +292,7 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
         late = sum(row[3] for row in of_months if row[2] == "2026-10")
         assert sum(row[5] for row in of_months) == late, "what came late is borne once"
         await _assert_each_run_bears_its_own(room, org, shown, bill, roots)
+        await assert_deleted_runs_are_gone(room, org, parents_of(story[0]), gone)
     assert states[0] == states[1] == states[2]
     await _assert_replay_changes_nothing(room, events, org)
     await assert_books_are_sums_of_entries(room, org)
@@ -345,7 +365,7 @@ async def fail_the_silent(room):
     await room.reaper.sweep(room.clock.at + minutes(10), minutes(2))
 
 
-async def assert_the_newest_word_is_true(room, org):
+async def assert_the_newest_word_is_true(room, org, gone=frozenset()):
     """`run_changed` is said once after the last change, and says what people read."""
     soon = TotalsSayer(database=room.database, clock=FixedClock(room.clock.at + minutes(1)))
     while await soon.say_due():
@@ -362,7 +382,9 @@ async def assert_the_newest_word_is_true(room, org):
         newest = said[run.run_id][-1]
         assert (newest.status, newest.error) == (run.status, run.error)
         assert (newest.totals, newest.partial) == (run.totals, run.is_partial)
-        assert newest.root_run_id == run.root_run_id
+        assert (newest.root_run_id, newest.parent_run_id) == (run.root_run_id, run.parent_run_id)
+        assert not newest.deleted
+    assert all(said[run_id][-1].deleted for run_id in gone)
     silent = [run for run in shown if not said[run.run_id]]
     assert all(run.provisional and not run.totals.request_count for run in silent)
 

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from contracts.channel import ProviderCost, Tokens
 from contracts.types import RunStatus, Surface, UsageKind
+from services.ledger.errors import CorrectionChangesNothing
 from tests.factories import (
     Feed,
     agent,
     belongs,
+    deleted,
     department,
     finished,
     heartbeat,
@@ -92,6 +94,7 @@ def stories(draw) -> Story:
     runs = st.integers(0, count - 1).map(lambda number: f"r{number}")
     story.reports = draw(st.lists(reports(runs), min_size=4, max_size=16))
     story.ends = draw(st.lists(ends(runs), max_size=4))
+    story.deleted = draw(st.sets(runs, max_size=3))
     for name in draw(st.sets(st.sampled_from(DEPARTMENTS))):
         people = draw(
             st.lists(st.tuples(st.sampled_from(("ana", "bea")), MOMENTS, st.integers(0, 4)))
@@ -143,6 +146,7 @@ def deliveries_of(story: Story, feed: Feed, org: str, chance: random.Random):
     for run_id in story.starts:
         at = AT + minutes(chance.randint(-2, 8))
         said += chance.choices([parked(run_id, at), resumed(run_id, at), heartbeat(run_id, at)])
+    said += [deleted(run_id, AT + minutes(chance.randint(-2, 8))) for run_id in story.deleted]
     events = [feed.channel(data, org=org) for data in said]
     for name, people in story.memberships.items():
         # An earlier state said something else; whichever arrives last, the newer one holds.
@@ -161,6 +165,7 @@ def deliveries_of(story: Story, feed: Feed, org: str, chance: random.Random):
 )
 @given(story=stories(), seed=st.integers(0, 2**32))
 async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story, seed):
+    story.corrected.clear()
     chance = random.Random(seed)
     org = f"org-{next(ORGS)}"
     feed = Feed()
@@ -171,6 +176,7 @@ async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story,
         cut = chance.randint(1, len(events))
         await room.hear(events[:cut], batch=chance.choice((1, 3, 50)))
         events = events[cut:]
+        await correct_some(room, org, story, chance)
         if chance.random() < 0.3:
             await room.reaper.sweep(room.clock.at + minutes(10), minutes(2))
     accountant = Accountant(story)
@@ -178,6 +184,24 @@ async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story,
     await assert_months(room, org, accountant)
     await assert_runs(room, org, accountant)
     await assert_rebuilding_agrees(room)
+
+
+async def correct_some(room: LedgerRoom, org: str, story: Story, chance: random.Random) -> None:
+    """Say of some entries with a price what they should have cost; others own requests later."""
+    found = await room.rows(
+        "SELECT id, request_id FROM entry WHERE org = $1 AND kind <> 'correction' "
+        "AND reason IS NULL AND unpriced_count = 0 ORDER BY sequence",
+        org,
+    )
+    for entry in chance.sample(found, min(len(found), chance.randint(0, 2))):
+        correction_id = f"c{next(ORGS)}"
+        try:
+            made = await room.correct(
+                str(entry["id"]), chance.choice((0, 5, 10**9)), correction_id, org=org
+            )
+        except CorrectionChangesNothing:
+            continue
+        story.corrected[entry["request_id"]] += made.difference_nanousd
 
 
 async def assert_the_bill(room: LedgerRoom, org: str, accountant: Accountant) -> None:
@@ -206,6 +230,8 @@ async def assert_the_bill(room: LedgerRoom, org: str, accountant: Accountant) ->
     assert shown(spend.by_day, "day") == marked(accountant.by_day())
     apart = sum(line.amount.cost for line in accountant.lines if line.run_id is None)
     assert spend.ingestion.cost_nanousd == apart
+    gone = accountant.of_deleted()
+    assert (spend.deleted.cost_nanousd, spend.deleted.is_partial) == (gone.cost, gone.floors > 0)
 
 
 def marked(amounts: dict[str, Amount]) -> dict[str, tuple[int, bool]]:
@@ -233,7 +259,9 @@ async def assert_months(room: LedgerRoom, org: str, accountant: Accountant) -> N
 
 
 async def assert_runs(room: LedgerRoom, org: str, accountant: Accountant) -> None:
-    for run in (await room.runs(org, include_delegations=True)).items:
+    rows = (await room.runs(org, include_delegations=True)).items
+    assert {run.run_id for run in rows} == accountant.story.starts.keys() - accountant.story.deleted
+    for run in rows:
         own = accountant.own(run.run_id)
         assert (run.own.cost_nanousd, run.own.unpriced_count + run.own.missing_delegate_count) == (
             own.cost,

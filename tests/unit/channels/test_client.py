@@ -90,6 +90,16 @@ async def test_asks_with_everything_that_the_caps_depend_on(
     assert [end.run_id for end in transport.of("run_finished")] == ["r2", "r1"]
 
 
+async def test_says_that_a_run_was_deleted_by_an_id_of_its_own(
+    channel: Channel, transport: Any
+) -> None:
+    await channel.delete_run("r1")
+    (said,) = transport.of("run_deleted")
+    assert said.run_id == "r1"
+    assert said.deleted_at.tzinfo is not None
+    assert [event_id.split("/")[:2] for event_id in transport.said] == [["r1", "deleted"]]
+
+
 async def test_a_refusal_stops_the_request_and_ends_the_run(
     channel: Channel, transport: Any
 ) -> None:

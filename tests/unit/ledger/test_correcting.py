@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from contracts.types import EntryKind, UsageKind
 from services.ledger.domain.amounts import NOTHING
+from services.ledger.domain.claims import claims_from_json, claims_to_json
 from services.ledger.domain.correcting import Correctable, correct
 from services.ledger.domain.merging import (
     Line,
     Report,
-    claims_from_json,
-    claims_to_json,
     draft_entries,
+    line_of,
     merge,
     owner_of,
 )
@@ -69,33 +69,40 @@ acts = st.lists(
 
 @given(acts=acts)
 def test_an_entry_amounts_to_what_was_said_last_and_no_floor_is_counted_below_zero(acts):
-    claims, entered = (), []
+    claims, entered, moved, following = (), [], [], 0
     for act in acts:
         if isinstance(act, Report):
             after = merge(claims, act)
             entered += [
-                [draft.line, draft.report.run_id, draft.amount, []]
+                [draft.line, draft.report.run_id, draft.amount, [], draft.reason]
                 for draft in draft_entries(claims, after)
+                if not draft.is_correction
             ]
+            moved += [draft for draft in draft_entries(claims, after) if draft.is_correction]
             claims = claims_from_json(claims_to_json(after))
             assert claims == after, "what is kept says the same"
         elif entered:
             position, target = act
-            line, run_id, amount, corrections = entered[position % len(entered)]
+            line, run_id, amount, corrections, reason = entered[position % len(entered)]
             so_far = amount.cost_nanousd + sum(each.cost_nanousd for each in corrections)
-            standing = Correctable(run_id, line, amount.unpriced_count, so_far)
+            is_conflict = reason == "request_conflict"
+            standing = Correctable(run_id, line, amount.unpriced_count, so_far, is_conflict)
             try:
                 made = correct(standing, target, claims, "2026-11")
             except CorrectionChangesNothing:
                 assert so_far == target
                 continue
             corrections.append(made.amount)
+            moved += made.moved
+            following += 0 if is_conflict else made.amount.cost_nanousd
             claims = made.claims
             assert so_far + made.amount.cost_nanousd == target
             assert made.line == line
             assert made.amount.request_count == 0
+            claims = claims_from_json(claims_to_json(claims))
+        _assert_what_was_said_lies_with_the_request(claims, entered, moved, following)
         floors: dict[Line, int] = {}
-        for line, _, amount, corrections in entered:
+        for line, _, amount, corrections, _ in entered:
             total = sum((each for each in corrections), amount)
             floors[line] = floors.get(line, 0) + total.unpriced_count
         assert all(count in (0, 1) for count in floors.values())
@@ -105,8 +112,25 @@ def test_an_entry_amounts_to_what_was_said_last_and_no_floor_is_counted_below_ze
             if not claim.is_settled and (not claim.best.priced or claim is not owner_of(claims))
         ]
         assert sum(floors.values()) == len(unsettled)
-    requests = sum(amount.request_count for _, _, amount, _ in entered)
+    requests = sum(amount.request_count for _, _, amount, _, _ in entered)
     assert requests == (1 if claims else 0)
+
+
+def _assert_what_was_said_lies_with_the_request(claims, entered, moved, following):
+    """On the line of whoever owns it now, and with nobody who owned it before."""
+    assert sum(draft.amount.cost_nanousd for draft in moved) == 0
+    lines: dict[Line, int] = {}
+    for line, _, amount, corrections, reason in entered:
+        total = amount.cost_nanousd
+        if reason != "request_conflict":
+            total += sum(each.cost_nanousd for each in corrections)
+        lines[line] = lines.get(line, 0) + total
+    for draft in moved:
+        lines[draft.line] = lines.get(draft.line, 0) + draft.amount.cost_nanousd
+    owner = owner_of(claims).best if claims else None
+    for line, total in lines.items():
+        is_owner = owner is not None and line == line_of(owner)
+        assert total == (owner.cost_nanousd + following if is_owner else 0)
 
 
 def test_an_entry_is_of_a_kind_of_request_or_a_correction():

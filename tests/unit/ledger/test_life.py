@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.channel import ParkedCall, RunParked, RunResumed
+from contracts.channel import ParkedCall, RunDeleted, RunParked, RunResumed
 from contracts.types import RunStatus, Surface
 from services.ledger.domain.life import (
     REAPED_SENTENCE,
     Transition,
+    apply_deletion,
     apply_move,
     apply_verdict,
+    deletion_of,
     is_reaped,
     move_of,
     reason_of,
@@ -54,6 +56,11 @@ def sign(at: int) -> Fact:
     return lambda run: saw_sign(run, NOON + minutes(at), NOON + minutes(at))
 
 
+def deletion(at: int) -> Fact:
+    fact = deletion_of(RunDeleted(run_id="r", deleted_at=NOON + minutes(at)))
+    return lambda run: apply_deletion(run, fact)
+
+
 def verdict(sign_at: int, at: int = 60) -> Fact:
     fact = Transition(
         "r", "reaped", NOON + minutes(at), f"v{sign_at}", sign_at=NOON + minutes(sign_at)
@@ -82,6 +89,7 @@ FACTS = st.one_of(
         end, INSTANTS, st.sampled_from((RunStatus.FAILED, RunStatus.COMPLETED)), st.just("e")
     ),
     st.builds(sign, INSTANTS),
+    st.builds(deletion, INSTANTS),
     st.builds(verdict, INSTANTS, st.sampled_from((60, 61))),
 )
 
@@ -177,6 +185,10 @@ def test_nothing_is_said_of_a_run_without_a_sign() -> None:
         ((start(), verdict(0)), end(0), "finished"),
         ((start(), end(2)), end(1), None),
         ((start(), end(2)), sign(9), None),
+        ((), deletion(0), "deleted"),
+        ((start(), end(2)), deletion(1), "deleted"),
+        ((start(), deletion(2)), deletion(1), None),
+        ((start(), deletion(2)), sign(9), None),
     ],
 )
 def test_the_reason_for_which_a_change_is_said(

@@ -1,7 +1,7 @@
 """Keys are the indexes made last.
 
 Revision ID: ledger_0011
-Revises: ledger_0007
+Revises: ledger_0008
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from alembic import op
 from shared.migrate import run_sql
 
 revision = "ledger_0011"
-down_revision = "ledger_0007"
+down_revision = "ledger_0008"
 branch_labels = None
 depends_on = None
 
