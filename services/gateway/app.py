@@ -12,6 +12,7 @@ from contracts.catalog import DURABLES
 from services.gateway import ops
 from services.gateway.handlers import on_batch, prune_heard_forever
 from services.gateway.http.application import build
+from services.gateway.http.callers import key_lookup
 from services.gateway.http.listening import Listening
 from services.gateway.http.passwords import Passwords
 from services.gateway.http.ports import Ports
@@ -56,14 +57,16 @@ def process_of(part: str) -> Process:
         schema=ROOM,
         connections_max=CALLERS_CONNECTIONS_MAX,
     )
+    clock = SystemClock()
     process.loops = (listening.run,)
     process.drains = (callers.close,)
     ports = Ports(
         database=database,
         callers=callers,
+        keys=key_lookup(callers, clock),
         bus=bus,
         asker=Asker(bus, name=ROOM),
-        clock=SystemClock(),
+        clock=clock,
         passwords=Passwords(),
         listening=listening,
         session_age=timedelta(hours=settings.session_age_hours),

@@ -18,6 +18,7 @@ from litestar import Litestar
 
 from contracts.types import Wire
 from services.gateway.http.application import litestar_app
+from services.gateway.http.callers import key_lookup
 from services.gateway.http.contract import Call, Contract, Needs, route
 from services.gateway.http.fields import NoBody, NoQuery
 from services.gateway.http.listening import Listening
@@ -100,6 +101,7 @@ async def bench_callers(servers: Servers, *, rounds: int, asks: int) -> list[Fig
     ports = Ports(
         database=database,
         callers=callers,
+        keys=key_lookup(callers, SystemClock()),
         bus=None,  # type: ignore[arg-type]
         asker=None,  # type: ignore[arg-type]
         clock=SystemClock(),

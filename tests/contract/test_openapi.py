@@ -22,7 +22,7 @@ from services.gateway.http.ports import Ports
 from services.gateway.ops import openapi_text
 
 ROOT = Path(__file__).resolve().parents[2]
-PORTS = Ports(*[None] * 7, "0" * 64, None)  # type: ignore[arg-type]
+PORTS = Ports(*[None] * 8, "0" * 64, None)  # type: ignore[arg-type]
 
 
 def operations() -> list[tuple[str, dict[str, Any]]]:

@@ -7,7 +7,7 @@ either, so that whatever is revoked stops with the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -39,11 +39,14 @@ from services.gateway.errors import (
 )
 from services.gateway.http.ports import Ports
 from services.gateway.store.acts import ensure_pseudonym
-from services.gateway.store.api_keys import KeyCaller, load_caller
+from services.gateway.store.api_keys import KeyCaller, load_callers
 from services.gateway.store.people import Belonging, load_session_caller
+from shared.together import Together
 
 if TYPE_CHECKING:
+    from shared.clock import Clock
     from shared.db import Connection
+    from shared.lookups import Lookups
 
 DEPLOYMENT_SUBJECT: Final = "deployment"
 SCHEME: Final = "bearer"
@@ -225,10 +228,10 @@ async def caller_of(text: str, ports: Ports) -> Caller:
     token = parse_token(text)
     if token is None or token.kind is TokenKind.INVITATION:
         raise CredentialRefused
-    async with ports.callers.connection() as connection:
-        if token.kind is TokenKind.SESSION:
+    if token.kind is TokenKind.SESSION:
+        async with ports.callers.connection() as connection:
             return await _person(connection, token, ports)
-        return await _key(connection, token, ports)
+    return await _key(token, ports)
 
 
 async def _deployment(ports: Ports) -> Caller:
@@ -251,8 +254,8 @@ async def _person(connection: Connection, token: Token, ports: Ports) -> Caller:
     )
 
 
-async def _key(connection: Connection, token: Token, ports: Ports) -> Caller:
-    found = await load_caller(connection, token.token_id, now=ports.clock.now())
+async def _key(token: Token, ports: Ports) -> Caller:
+    found = await ports.keys.find(token.token_id)
     if found is None or not token.fits(found.secret_sha256):
         raise CredentialRefused
     return Caller(
@@ -264,6 +267,16 @@ async def _key(connection: Connection, token: Token, ports: Ports) -> Caller:
         publisher=_publisher(found),
         speaks_for=found.created_by_user_id,
     )
+
+
+def key_lookup(callers: Lookups, clock: Clock) -> Together[str, KeyCaller]:
+    """Look up who is behind keys: each as it is when it is asked for, or later."""
+
+    async def find(key_ids: Collection[str]) -> Mapping[str, KeyCaller]:
+        async with callers.connection() as connection:
+            return await load_callers(connection, key_ids, now=clock.now())
+
+    return Together(find)
 
 
 def _held_by(found: KeyCaller) -> Held:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from services.gateway.http.listening import Listening
     from services.gateway.http.passwords import Passwords
+    from services.gateway.store.api_keys import KeyCaller
     from shared.bus import Bus
     from shared.clock import Clock
     from shared.db import Database
     from shared.lookups import Lookups
     from shared.questions import Asker
+    from shared.together import Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Ports:
     database: Database
     callers: Lookups
     """The same database, for looking callers up by their credential and nothing else."""
+    keys: Together[str, KeyCaller]
+    """Who is behind API keys, looked up there: many requests at once come with few keys."""
     bus: Bus
     asker: Asker
     clock: Clock

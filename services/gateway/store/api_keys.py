@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from shared.db import Connection
 
@@ -77,26 +77,31 @@ async def save_new_key(
     )
 
 
-async def load_caller(connection: Connection, key_id: str, *, now: datetime) -> KeyCaller | None:
-    """The caller behind a key; None where it is unknown, expired, revoked, or its channel is."""
-    row = await connection.fetchrow(
+async def load_callers(
+    connection: Connection, key_ids: Collection[str], *, now: datetime
+) -> dict[str, KeyCaller]:
+    """The callers behind keys, but for the unknown, expired and revoked, or whose channel is."""
+    rows = await connection.fetch(
         """
-        SELECT k.org_id, k.secret_sha256, k.permissions, k.channel_id, c.rights, p.pseudonym,
-            k.created_by_user_id, m.role
-        FROM api_key k
+        SELECT k.key_id, k.org_id, k.secret_sha256, k.permissions, k.channel_id, c.rights,
+            p.pseudonym, k.created_by_user_id, m.role
+        FROM unnest($1::text[]) AS t (key_id)
+        JOIN api_key k ON k.key_id = t.key_id
         JOIN pseudonym p ON p.subject = 'key:' || k.key_id
         LEFT JOIN channel c ON c.org_id = k.org_id AND c.channel_id = k.channel_id
         LEFT JOIN member m ON m.org_id = k.org_id AND m.user_id = k.created_by_user_id
             AND m.removed_at IS NULL
-        WHERE k.key_id = $1 AND k.revoked_at IS NULL
+        WHERE k.revoked_at IS NULL
             AND (k.expires_at IS NULL OR k.expires_at > $2)
             AND (k.channel_id IS NULL OR NOT c.revoked)
         """,
-        key_id,
+        list(key_ids),
         now,
     )
-    if row is None:
-        return None
+    return {row["key_id"]: _caller(row) for row in rows}
+
+
+def _caller(row: Any) -> KeyCaller:
     return KeyCaller(
         org=row["org_id"],
         secret_sha256=bytes(row["secret_sha256"]),

@@ -140,7 +140,7 @@ CHANGES_AGENT = {"POST /agents/{agent_id}/archive"}
 
 
 def served() -> set[str]:
-    ports = Ports(*[None] * 7, "0" * 64, None)  # type: ignore[arg-type]
+    ports = Ports(*[None] * 8, "0" * 64, None)  # type: ignore[arg-type]
     return {
         f"{method} {path.removeprefix('/api/v1').replace(':str', '')}"
         for method, path, _ in declared(litestar_app(ports, {}))
