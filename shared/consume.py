@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -94,6 +95,14 @@ class Consumer:
         self._database = database
         self._handler = handler
         self._clock = clock
+        self._read: dict[int, tuple[Address, Event[Any]] | Invalid] = {}
+        """What was read ahead, by its place in the stream."""
+
+    def read_ahead(self, messages: Sequence[Msg]) -> None:
+        """Read messages that will be handled next."""
+        for message in messages:
+            delivery = _delivery_of(message)
+            self._read[delivery.sequence] = _read(delivery)
 
     async def on_messages(self, messages: Sequence[Msg]) -> None:
         """Handle what one pull brought and acknowledge all of it.
@@ -111,6 +120,11 @@ class Consumer:
             for message in group:
                 await message.ack()
         metrics.BATCH_S.observe(time.perf_counter() - started)
+
+    def _take_read(self, delivery: Delivery) -> tuple[Address, Event[Any]] | Invalid:
+        # What comes again from the retry table is read anew.
+        ahead = None if delivery.tries else self._read.pop(delivery.sequence, None)
+        return ahead if ahead is not None else _read(delivery)
 
     async def _hold_until_handled(self, messages: Sequence[Msg]) -> None:
         wait_s = 0.1
@@ -133,6 +147,8 @@ class Consumer:
                 wait_s = min(wait_s * 2, HOLD_S_MAX)
 
     async def _bury_unhandled(self, messages: Sequence[Msg]) -> None:
+        for message in messages:
+            self._read.pop(_delivery_of(message).sequence, None)
         why = Invalid(
             f"delivered {DELIVERIES_MAX} times and never acknowledged: it ends the process",
             reason="deliveries_exhausted",
@@ -176,12 +192,11 @@ class Consumer:
         received: list[Received] = []
         refused: list[tuple[Delivery, Invalid]] = []
         for delivery in deliveries:
-            try:
-                address, event = read_event(delivery.subject, delivery.body)
-            except Invalid as error:
-                refused.append((delivery, error))
+            read = self._take_read(delivery)
+            if isinstance(read, Invalid):
+                refused.append((delivery, read))
             else:
-                received.append(Received(delivery, address, event))
+                received.append(Received(delivery, *read))
         batch = Batch(tuple(received), self._clock.now(), refused)
         async with self._database.transaction() as connection:
             if received:
@@ -189,8 +204,8 @@ class Consumer:
             await failures.bury(connection, batch.refusals, room=self._room, now=batch.now)
             for delivery, why in batch.postponed:
                 await failures.put_off(connection, delivery, why, room=self._room, now=batch.now)
-        for item in received:
-            metrics.HANDLED.labels(item.address.event.name).inc()
+        for name, count in Counter(item.address.event.name for item in received).items():
+            metrics.HANDLED.labels(name).inc(count)
         for _, refusal in batch.refusals:
             metrics.REFUSED.labels(refusal.reason).inc()
         return batch
@@ -255,6 +270,13 @@ class Consumer:
                     connection, stream=self.durable.stream, now=self._clock.now()
                 )
             ]
+
+
+def _read(delivery: Delivery) -> tuple[Address, Event[Any]] | Invalid:
+    try:
+        return read_event(delivery.subject, delivery.body)
+    except Invalid as error:
+        return error
 
 
 def _deliveries(message: Msg) -> int:

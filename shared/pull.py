@@ -2,7 +2,8 @@
 
 The loop is ours (ADR 0004). One pull is open at a time; what has arrived is handled at once,
 however little it is, and what arrives meanwhile makes the next batch, so that load alone makes
-batches large. A loop that fails here ends the process, loudly.
+batches large. It is read while the one before waits for the database (ADR 0041). A loop that fails
+here ends the process, loudly.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ PULL_BYTES_MAX = 16 * 1024 * 1024
 GRACE_S = 0.5
 """A pull whose end is not heard of so long after its time is over: the server was restarted."""
 AWAY_S = 0.2
+LOOK_S = 0.005
+"""Between two looks at what has arrived while a batch is handled."""
+KEEP_S = 10.0
+"""Between two signs to the server that what has arrived is not forgotten; it waits 30 s."""
 RETRY_POLL_S = 0.5
 _STATUS = "Status"
 _ENDS_QUIETLY = ("404", "408")
@@ -59,46 +64,89 @@ class Puller:
         """Pull, handle, acknowledge; while the durable is away, wait for it."""
         inbox = self._bus.client.new_inbox()
         subscription = await self._bus.client.subscribe(inbox)
-        while not self._stopping.is_set():
-            try:
-                messages = await self._next_batch(subscription, inbox)
-            except (nats.errors.Error, OSError) as error:
-                logger().warning(
-                    "pull_waits", stream=self._consumer.durable.stream, cause=type(error).__name__
-                )
-                self._open, self._away = 0, True
-                messages = []
-            if messages:
-                self._idle.clear()
+        handling: asyncio.Task[None] | None = None
+        messages: list[Msg] = []
+        try:
+            while not self._stopping.is_set():
                 try:
-                    await self._consumer.on_messages(messages)
-                finally:
-                    self._idle.set()
-            elif self._away:
-                self._away = False
-                await asyncio.sleep(AWAY_S)
+                    if handling is not None:
+                        await self._gather(subscription, inbox, messages, beside=handling)
+                    elif not messages:
+                        await self._next_batch(subscription, inbox, messages)
+                except (nats.errors.Error, OSError) as error:
+                    logger().warning(
+                        "pull_waits",
+                        stream=self._consumer.durable.stream,
+                        cause=type(error).__name__,
+                    )
+                    self._open, self._away = 0, True
+                if handling is not None:
+                    await handling
+                    handling = None
+                if messages and not self._stopping.is_set():
+                    self._idle.clear()
+                    handling = asyncio.create_task(self._handle(messages))
+                    messages = []
+                elif self._away:
+                    self._away = False
+                    await asyncio.sleep(AWAY_S)
+        finally:
+            if handling is not None and not handling.done():
+                handling.cancel()
+                await asyncio.wait({handling})
+
+    async def _handle(self, messages: list[Msg]) -> None:
+        try:
+            await self._consumer.on_messages(messages)
+        finally:
+            self._idle.set()
+
+    async def _gather(
+        self,
+        subscription: Subscription,
+        inbox: str,
+        messages: list[Msg],
+        *,
+        beside: asyncio.Task[None],
+    ) -> None:
+        """Take and read what arrives until the batch before is handled, up to a whole batch."""
+        most = self._consumer.durable.batch_messages_max
+        keep_at = asyncio.get_running_loop().time() + KEEP_S
+        while not beside.done():
+            now = asyncio.get_running_loop().time()
+            if self._open <= 0 and not self._away:
+                await self._pull(inbox)
+            taken = len(messages)
+            while subscription.pending_msgs and len(messages) < most:
+                self._take(await subscription.next_msg(timeout=GRACE_S), messages)
+            self._consumer.read_ahead(messages[taken:])
+            if now > keep_at:
+                keep_at = now + KEEP_S
+                for message in messages:
+                    await message.in_progress()
+            await asyncio.wait({beside}, timeout=LOOK_S)
 
     async def drain(self) -> None:
         """Take nothing more and wait for the batch under way."""
         self._stopping.set()
         await self._idle.wait()
 
-    async def _next_batch(self, subscription: Subscription, inbox: str) -> list[Msg]:
-        """What has arrived, at least one message; nothing when the open pull ended."""
+    async def _next_batch(
+        self, subscription: Subscription, inbox: str, messages: list[Msg]
+    ) -> None:
+        """Take what has arrived, at least one message; nothing when the open pull ended."""
         now = asyncio.get_running_loop().time()
         if self._open <= 0 or now > self._open_until:
             await self._pull(inbox)
-        messages: list[Msg] = []
         try:
             self._take(await subscription.next_msg(timeout=PULL_S + GRACE_S), messages)
         except TimeoutError:
             self._open = 0
-            return messages
+            return
         while (
             subscription.pending_msgs and len(messages) < self._consumer.durable.batch_messages_max
         ):
             self._take(await subscription.next_msg(timeout=GRACE_S), messages)
-        return messages
 
     async def _pull(self, inbox: str) -> None:
         spec = self._consumer.durable

@@ -321,7 +321,12 @@ async def test_a_room_hears_its_durables_with_its_rights_alone(
     await bus.start(durables)
     pulling = [
         asyncio.create_task(
-            Puller(bus, SimpleNamespace(durable=durable, on_messages=on_messages)).run()
+            Puller(
+                bus,
+                SimpleNamespace(
+                    durable=durable, on_messages=on_messages, read_ahead=lambda messages: None
+                ),
+            ).run()
         )
         for durable in durables
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from contracts.types import RunChangeReason
 from services.ledger.domain.amounts import NOTHING, Amount
@@ -25,15 +26,14 @@ Sign = tuple[datetime, datetime]
 """When a run was alive, by its publisher's clock; when the stream stored the word of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MonthAmount:
+class MonthAmount(NamedTuple):
     """What is added to a month under a scope: money, floors, and money that came late."""
 
     cost_nanousd: int = 0
     unpriced_count: int = 0
     late_nanousd: int = 0
 
-    def __add__(self, other: MonthAmount) -> MonthAmount:
+    def __add__(self, other: MonthAmount) -> MonthAmount:  # type: ignore[override]
         return MonthAmount(
             self.cost_nanousd + other.cost_nanousd,
             self.unpriced_count + other.unpriced_count,

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any
 
 from services.ledger.domain.merging import Claim, Claims, Report
 
-_REPORT_FIELDS = tuple(field.name for field in fields(Report))
-_LEFT_OUT_EMPTY = frozenset(field.name for field in fields(Report) if field.default is not MISSING)
+_LEFT_OUT_EMPTY = tuple(Report._field_defaults)
 """Not kept where they say nothing: what was kept before they existed reads the same."""
 
 
 def claims_to_json(claims: Claims) -> list[dict[str, Any]]:
     """What is kept of a request's reports, for the next one to merge with."""
-    return [
-        {
-            **{
-                name: value
-                for name in _REPORT_FIELDS
-                if (value := getattr(claim.best, name)) or name not in _LEFT_OUT_EMPTY
-            },
-            **({"settled_digest": claim.settled_digest} if claim.settled_digest else {}),
-            # As text: a sum may pass 64 bits.
-            **(
-                {"corrections": [[month, str(amount)] for month, amount in claim.corrections]}
-                if claim.corrections
-                else {}
-            ),
-            "occurred_at": claim.best.occurred_at.isoformat(),
-            "billed_at": claim.best.billed_at.isoformat(),
-            "first_occurred_at": claim.first_occurred_at.isoformat(),
-            "channel_place": claim.channel_place,
-        }
-        for claim in claims
-    ]
+    return [_claim_to_json(claim) for claim in claims]
+
+
+def _claim_to_json(claim: Claim) -> dict[str, Any]:
+    kept = claim.best._asdict()
+    for name in _LEFT_OUT_EMPTY:
+        if not kept[name]:
+            del kept[name]
+    if claim.settled_digest:
+        kept["settled_digest"] = claim.settled_digest
+    if claim.corrections:
+        # As text: a sum may pass 64 bits.
+        kept["corrections"] = [[month, str(amount)] for month, amount in claim.corrections]
+    kept["occurred_at"] = claim.best.occurred_at.isoformat()
+    kept["billed_at"] = claim.best.billed_at.isoformat()
+    kept["first_occurred_at"] = claim.first_occurred_at.isoformat()
+    kept["channel_place"] = claim.channel_place
+    return kept
 
 
 def claims_from_json(rows: Sequence[Mapping[str, Any]]) -> Claims:

@@ -7,7 +7,7 @@ said of it follows it to whichever run turns out to own it (ADR 0021).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from contracts.types import BIGINT_MAX
 from services.ledger.domain.amounts import Amount
@@ -79,8 +79,7 @@ def correct(entry: Correctable, cost_nanousd: int, claims: Claims, this_month: s
             difference,
         )
     after = tuple(
-        replace(
-            claim,
+        claim._replace(
             settled_digest=claim.best.digest if claim is floor else claim.settled_digest,
             corrections=(
                 _added(claim.corrections, this_month, difference)
@@ -111,8 +110,7 @@ def _added(
 def _report_of(entry: Correctable, like: Report) -> Report:
     """Whose the entry's line is; its request's other circumstances are the owner's."""
     ingested = entry.line.ingested or Ingested("", None, None, like.occurred_at)
-    return replace(
-        like,
+    return like._replace(
         run_id=entry.run_id,
         delegation_id=None,
         turn_id=None,
@@ -129,7 +127,7 @@ def _floor_of(entry: Correctable, claims: Claims) -> Claim | None:
         return None
     for claim in claims:
         is_floor = not claim.best.priced or claim is not owner_of(claims)
-        same_line = replace(line_of(claim.best), late_month="") == entry.line
+        same_line = line_of(claim.best)._replace(late_month="") == entry.line
         if is_floor and not claim.is_settled and same_line and claim.best.run_id == entry.run_id:
             return claim
     return None

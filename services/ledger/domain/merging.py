@@ -7,9 +7,9 @@ reports bills the same. What is entered is always the difference between two bil
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from contracts.channel import IngestionReported, Tokens, UsageReported
 from contracts.entries import EntryReason, PriceSource
@@ -17,12 +17,13 @@ from contracts.types import UsageKind
 from services.ledger.domain.amounts import NOTHING, Amount
 from services.ledger.domain.prices import Priced
 
+_TOKENS = attrgetter(*Tokens.model_fields)
+"""The counts of a report, in the order of their contract."""
 CLAIMS_PER_CHANNEL_MAX = 16
 """Runs and models of one channel that may claim one request; a further one is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ingested:
+class Ingested(NamedTuple):
     """What money that belongs to no run was spent on, and when; windows select by the time."""
 
     ingestion_id: str
@@ -31,8 +32,7 @@ class Ingested:
     occurred_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """One report, priced: all that the bill of its request depends on."""
 
     channel_id: str
@@ -96,8 +96,7 @@ class Report:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What one context says about a request: its best report and its earliest time."""
 
     best: Report
@@ -116,8 +115,7 @@ class Claim:
         return self.settled_digest == self.best.digest
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """Where an amount is entered; what the breakdowns group by."""
 
     billed_run_id: str
@@ -131,8 +129,7 @@ class Line:
     """Null: the line is a run's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """An entry to append: where, how much, and the report that explains it."""
 
     line: Line
@@ -153,8 +150,7 @@ def report_digest(usage: UsageReported | IngestionReported) -> str:
     return hashlib.sha256(usage.model_dump_json().encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(NamedTuple):
     """What is known of a report besides what it says."""
 
     channel_id: str
@@ -183,7 +179,7 @@ def make_report(
         late_month=known.late_month,
         authorized=known.authorized,
         interrupted=usage.interrupted,
-        tokens=tuple(getattr(tokens, name) for name in Tokens.model_fields),
+        tokens=_TOKENS(tokens),
         cost_nanousd=priced.cost_nanousd,
         priced=priced.priced,
         reason=priced.reason,
@@ -374,7 +370,7 @@ def correction_line(line: Line, made_in: str) -> Line:
 
     For a month that is over, the caps of the month of its making bear it as well (ADR 0010).
     """
-    return replace(line, late_month=made_in if line.month < made_in else "")
+    return line._replace(late_month=made_in if line.month < made_in else "")
 
 
 def move_correction(

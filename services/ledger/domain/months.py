@@ -46,7 +46,7 @@ def zone_at(at: datetime, zones: Sequence[Zone]) -> str:
 def month_of(at: datetime, zones: Sequence[Zone]) -> str:
     """The month, `YYYY-MM`, that an instant is billed in."""
     if len(zones) == 1 and zones[0].name == "UTC":
-        return _month(at.astimezone(UTC))
+        return _month(at if at.tzinfo is UTC else at.astimezone(UTC))
     return _month(at.astimezone(_zone(zone_at(at, zones))))
 
 

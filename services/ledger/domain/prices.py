@@ -8,11 +8,10 @@ costs 0 with `priced=False` and a reason, and every sum that holds it is a floor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from types import MappingProxyType
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, NamedTuple, TypedDict, Unpack
 
 from contracts.entries import PriceSource
 from contracts.types import BIGINT_MAX
@@ -63,8 +62,7 @@ def nanousd_from_usd(amount_usd: Decimal) -> int:
     return nanousd
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
+class TokenCounts(NamedTuple):
     """Tokens of one request as they were reported, impossible ones included (events.md).
 
     `input` holds the uncached tokens, `cache_read`, `cache_write_5m` and `cache_write_1h`;
@@ -101,8 +99,7 @@ class PricedRequest(TypedDict):
     """When it was made (aware): prices change, some by the hour."""
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(NamedTuple):
     """The price of a request; `cost_nanousd` is 0 where `priced` is false.
 
     `provider_id` and `model_id` are the catalogue's names and None where it knows no such model.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from decimal import ROUND_05UP, Context, Decimal, DecimalException
 from typing import Final, Literal
@@ -62,8 +61,7 @@ def price_usage(book: RateBook, usage: Reported, rates: Rates = NO_RATES) -> Pri
     cost_nanousd = provider_nanousd(usage.provider_cost, rates)
     if cost_nanousd is None:
         return priced
-    return replace(
-        priced,
+    return priced._replace(
         cost_nanousd=cost_nanousd,
         priced=True,
         reason=None,
@@ -209,14 +207,14 @@ def _ways(book: RateBook, asked: Authorize, output: int, at: datetime) -> list[T
     plain = TokenCounts(input=tokens, output=output)
     ways = [plain]
     if asked.cache_write in (None, "5m"):
-        ways.append(replace(plain, cache_write_5m=tokens))
+        ways.append(plain._replace(cache_write_5m=tokens))
     if asked.cache_write in (None, "1h"):
-        ways.append(replace(plain, cache_write_1h=tokens))
+        ways.append(plain._replace(cache_write_1h=tokens))
     for medium, (charge, part) in INPUT_MEDIA.items():
         if charge in charged and _may_be(asked, medium):
-            ways.append(replace(plain, **{part: tokens}))
+            ways.append(plain._replace(**{part: tokens}))
     if "output_audio_tokens" in charged and _may_be(asked, "audio_output"):
-        ways += [replace(way, audio_output=output) for way in ways]
+        ways += [way._replace(audio_output=output) for way in ways]
     return ways
 
 

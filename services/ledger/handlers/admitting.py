@@ -6,18 +6,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from contracts.channel import (
-    IngestionReported,
     RunDeleted,
     RunFinished,
     RunParked,
     RunResumed,
     RunStarted,
-    UsageReported,
 )
 from contracts.errors import Invalid
 from contracts.types import ChannelRight
 from services.ledger.errors import ChannelRevoked, DirectoryBehind, TimeInFuture, UsageTooOld
-from services.ledger.handlers.work import AHEAD_MAX, ROOM, USAGE_AGE_MAX, Work, age_of, time_of
+from services.ledger.handlers.work import (
+    AHEAD_MAX,
+    PAID,
+    ROOM,
+    USAGE_AGE_MAX,
+    Work,
+    age_of,
+    time_of,
+)
 from shared.inbox import InboxKey, body_digest, sort_out
 from shared.noticing import refuse_changed
 
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
     from shared.consume import Received
     from shared.db import Connection
 
-TRANSITIONS = (RunStarted, RunParked, RunResumed, RunFinished, RunDeleted)
+TRANSITIONS = frozenset({RunStarted, RunParked, RunResumed, RunFinished, RunDeleted})
 
 
 async def admit(connection: Connection, work: Work) -> list[Received]:
@@ -51,7 +57,7 @@ def _needs_its_channel(work: Work, item: Received) -> bool:
 
 
 def _is_paid(item: Received) -> bool:
-    return isinstance(item.event.data, UsageReported | IngestionReported)
+    return type(item.event.data) in PAID
 
 
 def _refusal(work: Work, item: Received) -> Invalid | None:
@@ -75,8 +81,8 @@ async def _without_repeated(
     connection: Connection, work: Work, items: Sequence[Received]
 ) -> list[Received]:
     """Transitions have inbox rows; usage has its request and a pulse needs none."""
-    kept = [item for item in items if not isinstance(item.event.data, TRANSITIONS)]
-    keyed = [item for item in items if isinstance(item.event.data, TRANSITIONS)]
+    kept = [item for item in items if type(item.event.data) not in TRANSITIONS]
+    keyed = [item for item in items if type(item.event.data) in TRANSITIONS]
     found = await sort_out(
         connection,
         [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from contracts.channel import (
     IngestionReported,
@@ -40,7 +40,7 @@ from services.ledger.handlers.holding import hold_claimed_runs, hold_runs, recou
 from services.ledger.handlers.ingestion import on_ingestion_reported
 from services.ledger.handlers.saying import say_changed_runs
 from services.ledger.handlers.settling import note_overruns, settle
-from services.ledger.handlers.work import Work, circumstances_of, load_work, stored_at
+from services.ledger.handlers.work import PAID, Work, circumstances_of, load_work, stored_at
 from services.ledger.store import admissions, entries, runs, transitions
 from services.ledger.store.entries import RequestKey
 from services.ledger.store.notices import warn_of_caps
@@ -69,8 +69,7 @@ class ChannelReports:
         for item in items:
             _note(work, item)
         await recount(connection, work)
-        paid = (UsageReported, IngestionReported)
-        reports = [item for item in items if isinstance(item.event.data, paid)]
+        reports = [item for item in items if type(item.event.data) in PAID]
         drafts = await self.on_usage_reported(connection, work, reports)
         await _save(connection, work, drafts)
 
@@ -151,24 +150,10 @@ async def _enter(
 
 def _note(work: Work, item: Received) -> None:
     """Take in what one report says of its run; money comes when the whole batch is known."""
-    match item.event.data:
-        case RunStarted():
-            on_run_started(work, item)
-        case RunParked():
-            on_run_parked(work, item)
-        case RunResumed():
-            on_run_resumed(work, item)
-        case RunFinished():
-            on_run_finished(work, item)
-        case RunDeleted():
-            on_run_deleted(work, item)
-        case RunHeartbeat():
-            on_run_heartbeat(work, item)
-        case UsageReported():
-            on_usage_seen(work, item)
-        case _:
-            # Ingestion belongs to no run.
-            return
+    note = _NOTES.get(type(item.event.data))
+    # Ingestion belongs to no run.
+    if note is not None:
+        note(work, item)
 
 
 def on_run_started(work: Work, item: Received) -> None:
@@ -221,6 +206,17 @@ def on_usage_seen(work: Work, item: Received) -> None:
     usage: UsageReported = item.event.data
     for key in keys_of(item.event.org, [usage.run_id, usage.billed_run_id]):
         _see(work, item, key, usage.occurred_at)
+
+
+_NOTES: Final[Mapping[type, Callable[[Work, Received], None]]] = {
+    RunStarted: on_run_started,
+    RunParked: on_run_parked,
+    RunResumed: on_run_resumed,
+    RunFinished: on_run_finished,
+    RunDeleted: on_run_deleted,
+    RunHeartbeat: on_run_heartbeat,
+    UsageReported: on_usage_seen,
+}
 
 
 def _see(work: Work, item: Received, key: RunKey, at: datetime) -> None:

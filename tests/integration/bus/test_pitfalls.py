@@ -233,7 +233,12 @@ async def _hear_one(house: House, bus: Bus, spec: DurableSpec) -> list[str]:
             await message.ack()
 
     pulling = asyncio.create_task(
-        Puller(bus, SimpleNamespace(durable=spec, on_messages=on_messages)).run()
+        Puller(
+            bus,
+            SimpleNamespace(
+                durable=spec, on_messages=on_messages, read_ahead=lambda messages: None
+            ),
+        ).run()
     )
     user = await house.log_in("acme.c1")
     await user.client.request(EVENT, b"{}", timeout=ANSWER_S_MAX)
