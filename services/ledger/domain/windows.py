@@ -16,7 +16,6 @@ SINGLE_TREES: Final = 0
 FIGURE_GRAINS: Final = (DAY_S, HOUR_S)
 DAY_GRAINS: Final = (QUARTER_S,)
 _INSTANT: Final = timedelta(microseconds=1)
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class Stretch(NamedTuple):
@@ -30,7 +29,7 @@ class Stretch(NamedTuple):
 
 def stretches(start: datetime, end: datetime | None, grains: Sequence[int]) -> list[Stretch]:
     """Cut a window, both ends inclusive, into slots of these lengths, the longest first."""
-    before = None if end is None or end == _LAST else end + _INSTANT
+    before = None if end is None else end + _INSTANT
     first = SLOTS_SINCE if before is None else min(before, SLOTS_SINCE)
     found = [Stretch(SINGLE_TREES, start, first)] if start < first else []
     return [*found, *_cut(max(start, SLOTS_SINCE), before, grains)]
@@ -43,21 +42,13 @@ def _cut(since: datetime, before: datetime | None, grains: Sequence[int]) -> Ite
         yield Stretch(SINGLE_TREES, since, before)
         return
     grain_s, *finer = grains
-    low = _next_begin(since, grain_s)
-    high = before if before is None else begin_of(before, grain_s)
-    if low is None or (high is not None and low >= high):
+    begin = begin_of(since, grain_s)
+    low = since if begin == since else begin + timedelta(seconds=grain_s)
+    high = None if before is None else begin_of(before, grain_s)
+    if high is not None and low >= high:
         yield from _cut(since, before, finer)
         return
     yield from _cut(since, low, finer)
     yield Stretch(grain_s, low, high)
     if high is not None:
         yield from _cut(high, before, finer)
-
-
-def _next_begin(at: datetime, grain_s: int) -> datetime | None:
-    """The first slot that begins at an instant or later; none before the calendar ends."""
-    begin = begin_of(at, grain_s)
-    if begin == at:
-        return at
-    step = timedelta(seconds=grain_s)
-    return begin + step if begin <= _LAST - step else None

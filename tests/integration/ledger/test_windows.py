@@ -37,12 +37,12 @@ from tests.ledger_room import LedgerRoom
 pytestmark = pytest.mark.integration
 ORGS = itertools.count(1)
 MIGRATION = Path(ledger_migrations.__file__).parent / "versions" / "ledger_0009.sql"
-ALL_TIME = (datetime(1, 1, 1, tzinfo=UTC), None)
+ALL_TIME = (datetime(2000, 1, 1, tzinfo=UTC), None)
 RUNS = 5
 MICROSECOND = timedelta(microseconds=1)
 HOUR = NOON.replace(minute=0, second=0, microsecond=0)
 EDGES = (
-    datetime(1995, 5, 5, 5, 5, tzinfo=UTC),
+    datetime(2005, 5, 5, 5, 5, tzinfo=UTC),
     datetime(2012, 1, 1, tzinfo=UTC),
     HOUR,
     HOUR - timedelta(hours=1),
@@ -247,7 +247,7 @@ async def test_what_was_entered_before_there_were_slots_is_in_them(room: LedgerR
     said = [
         started("r1", started_at=NOON - minutes(3_000)),
         started("r2", root_run_id="r1", parent_run_id="r1", agent_id="helper"),
-        started("r3", started_by_user_id=None, started_at=datetime(1995, 1, 1, tzinfo=UTC)),
+        started("r3", started_by_user_id=None, started_at=datetime(2005, 1, 1, tzinfo=UTC)),
         usage("q1", "r1"),
         usage("q2", "r2", key_id="key-1"),
         usage("q3", "r3", model="no-such-model", provider=None),

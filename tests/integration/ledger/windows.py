@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from services.ledger.domain.months import UTC_ALWAYS, Zone, zone_starts
 from services.ledger.store import spend
 from services.ledger.store.reading import day_of
-from shared.db import Connection
 from tests.ledger_room import LedgerRoom
+
+if TYPE_CHECKING:
+    from shared.db import Connection
 
 Window = tuple[datetime, datetime | None]
 MONTH = "2026-11"

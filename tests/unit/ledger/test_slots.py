@@ -36,12 +36,17 @@ from services.ledger.domain.windows import (
 )
 
 AT = datetime(2026, 11, 3, 10, 37, 12, 345_678, tzinfo=UTC)
-LAST = datetime.max.replace(tzinfo=UTC)
-INSTANTS = st.datetimes(timezones=st.just(UTC)) | st.datetimes(
-    datetime(2026, 11, 1),  # noqa: DTZ001
-    datetime(2026, 11, 4),  # noqa: DTZ001
-    timezones=st.just(UTC),
-)
+LAST = datetime(9000, 1, 1, tzinfo=UTC)
+"""Later ones, and those before 2000, are no instants (contracts/types.py)."""
+
+
+def instants(first: datetime, last: datetime) -> st.SearchStrategy[datetime]:
+    naive = (first.replace(tzinfo=None), last.replace(tzinfo=None))
+    return st.datetimes(*naive, timezones=st.just(UTC))
+
+
+NARROW = instants(datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 4, tzinfo=UTC))
+INSTANTS = NARROW | instants(datetime(2000, 1, 1, tzinfo=UTC), LAST)
 GRAINS = st.sampled_from((FIGURE_GRAINS, DAY_GRAINS))
 
 
