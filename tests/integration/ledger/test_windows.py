@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from asyncpg.exceptions import DeadlockDetectedError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -73,12 +74,18 @@ async def room(servers):
 
 
 @st.composite
-def events(draw):
-    """Starts of runs that are told twice, otherwise each time; their requests and ends."""
+def stories(draw):
+    """Starts of runs that are told twice, otherwise each time; their requests and ends.
+
+    Answers as well whether a run is told of one tree only: what another tree has seen of it stays
+    seen there.
+    """
     said = []
+    is_of_one_tree = draw(st.booleans())
     for number in range(RUNS):
+        its_root = draw(st.integers(0, number))
         for _ in range(draw(st.integers(0, 2))):
-            root = draw(st.integers(0, number))
+            root = its_root if is_of_one_tree else draw(st.integers(0, number))
             said.append(
                 started(
                     f"r{number}",
@@ -108,7 +115,7 @@ def events(draw):
         for _ in range(draw(st.integers(0, 2)))
     ]
     said += [heartbeat(draw(runs), draw(MOMENTS)) for _ in range(draw(st.integers(0, 2)))]
-    return said
+    return said, is_of_one_tree
 
 
 async def know(room: LedgerRoom, feed: Feed, org: str) -> None:
@@ -147,16 +154,17 @@ async def slots_of(room: LedgerRoom, org: str) -> list[tuple[object, ...]]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    said=events(),
+    story=stories(),
     windows=st.lists(WINDOWS, min_size=4, max_size=8),
     zones=st.sampled_from(ZONES),
     seed=st.integers(0, 2**32),
 )
 async def test_every_window_is_what_its_trees_amount_to(
-    room: LedgerRoom, said, windows, zones, seed
+    room: LedgerRoom, story, windows, zones, seed
 ):
     """In every order, with repetitions and cuts, and questions in between."""
     chance = random.Random(seed)
+    said, is_of_one_tree = story
     kept = []
     for asks in (False, False, True):
         org = f"org-{next(ORGS)}"
@@ -177,7 +185,8 @@ async def test_every_window_is_what_its_trees_amount_to(
         await assert_windows_agree(room, org, [ALL_TIME, *windows], zones)
         if not asks:
             kept.append(await slots_of(room, org))
-    assert kept[0] == kept[1]
+    if is_of_one_tree:
+        assert kept[0] == kept[1]
     await assert_rebuilding_agrees(room)
     await TreeCounter(database=room.database).step()
     assert await room.rows("SELECT 1 FROM uncounted_tree") == []
@@ -222,15 +231,22 @@ async def test_trees_that_move_while_their_delegates_report_are_counted_once(roo
         starts.append(started(root, started_at=at, agent_id=f"agent-{number % 4}"))
     sides = [[feed.channel(data, org=org) for data in side] for side in (starts, reports)]
 
+    async def again(handle):
+        """As a consumer would: Postgres ends one of two that need one another's runs."""
+        while True:
+            try:
+                return await handle()
+            except DeadlockDetectedError:
+                continue
+
     async def tell(side):
         for position in range(0, len(side), 5):
-            await room.hear(side[position : position + 5])
+            await again(lambda at=position: room.hear(side[at : at + 5]))
 
     async def count():
         for number in range(20):
-            await room.authorize(
-                ask(f"a{number}", run_id=f"x{number}", root_run_id=f"x{number}"), org=org
-            )
+            asked = ask(f"a{number}", run_id=f"x{number}", root_run_id=f"x{number}")
+            await room.authorize(asked, org=org)
             await TreeCounter(database=room.database).step()
 
     await asyncio.gather(*map(tell, sides), count())
@@ -288,22 +304,3 @@ async def test_a_provider_that_nothing_is_left_of_is_no_row(room: LedgerRoom):
     assert [(row.provider, row.run_count) for row in spent.by_provider] == [("openai", 1)]
     assert [(row.key_id, row.run_count) for row in spent.by_key] == [("key-1", 1)]
     await assert_windows_agree(room, org, [ALL_TIME])
-
-
-async def test_rows_are_found_by_key_whatever_the_statistics_say(room: LedgerRoom):
-    """With statistics of an empty ledger no part of a window reads what is not in it."""
-    org = f"org-{next(ORGS)}"
-    feed = Feed()
-    await know(room, feed, org)
-    await room.rows("ANALYZE run, run_line, spend_slot")
-    said = [
-        data
-        for number in range(400)
-        for data in (
-            started(f"r{number}", started_at=NOON - minutes(60 + number)),
-            usage(f"q{number}", f"r{number}"),
-        )
-    ]
-    await room.hear([feed.channel(data, org=org) for data in said])
-    windows = [(NOON - minutes(300.5), NOON - minutes(61.5)), (NOON - minutes(71), NOON)]
-    await assert_windows_agree(room, org, windows)
