@@ -126,7 +126,7 @@ async def know(room: LedgerRoom, feed: Feed, org: str) -> None:
 
 async def ask_something(room: LedgerRoom, org: str, chance: random.Random) -> None:
     number = chance.randrange(RUNS)
-    root = chance.choice((f"r{number}", f"r{chance.randrange(RUNS)}"))
+    root = chance.choice((f"r{number}", "r0"))
     asked = ask(
         f"a{chance.randrange(10**9)}",
         run_id=f"r{number}",
@@ -149,7 +149,7 @@ async def slots_of(room: LedgerRoom, org: str) -> list[tuple[object, ...]]:
 
 
 @settings(
-    max_examples=30,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
