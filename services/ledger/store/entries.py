@@ -225,9 +225,13 @@ async def add_to_lines(
 def _flipped(added: Mapping[tuple[str, ...], Amount], written: Sequence[Any]) -> set[RunKey]:
     flipped = set()
     for row in written:
-        key, sums = tuple(row)[:8], tuple(row)[8:]
-        after = Amount(*map(int, sums))
-        if state_of(after) != state_of(after - added[key]):
+        values = tuple(row)
+        now = added[values[:8]]
+        # Nearly all: there were requests before, and there are.
+        if row["request_count"] > max(now.request_count, 0):
+            continue
+        after = Amount(*map(int, values[8:]))
+        if state_of(after) != state_of(after - now):
             flipped.add((row["org"], row["run_id"]))
     return flipped
 
