@@ -11,7 +11,7 @@ differences, which commute.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -85,22 +85,40 @@ class Kept:
     """Of flipped runs, of runs in another tree than before, and of trees that began elsewhere."""
 
 
+_LinePlace = tuple[str, datetime, str, str]
+"""Organization, hour that the tree began in, dimension, value."""
+
+
 @dataclass(slots=True)
 class _Sums:
-    """Differences under way, by slot."""
+    """Differences under way, by what leads to slots: fewer of them than slots."""
 
-    found: dict[SlotKey, list[int]] = field(default_factory=dict)
+    trees: dict[Place, list[int]] = field(default_factory=dict)
+    lines: dict[_LinePlace, list[int]] = field(default_factory=dict)
 
-    def add(self, key: SlotKey, amount: SlotSum, sign: int = 1) -> None:
-        kept = self.found.get(key)
-        if kept is None:
-            self.found[key] = [sign * value for value in amount]
-        else:
-            for n, value in enumerate(amount):
-                kept[n] += sign * value
+    def add_tree(self, place: Place, amount: SlotSum, sign: int = 1) -> None:
+        _add(self.trees.setdefault(place, [0, 0, 0, 0]), amount, sign)
+
+    def add_line(self, place: _LinePlace, amount: SlotSum, sign: int = 1) -> None:
+        _add(self.lines.setdefault(place, [0, 0, 0, 0]), amount, sign)
 
     def moved(self) -> dict[SlotKey, SlotSum]:
-        return {key: SlotSum(*values) for key, values in self.found.items() if any(values)}
+        found: dict[SlotKey, list[int]] = {}
+        for place, values in self.trees.items():
+            for key in tree_keys(place):
+                _add(found.setdefault(key, [0, 0, 0, 0]), values)
+        for (org, at, dimension, value), values in self.lines.items():
+            for key in line_keys(org, at, dimension, value):
+                _add(found.setdefault(key, [0, 0, 0, 0]), values)
+        return {key: SlotSum(*values) for key, values in found.items() if any(values)}
+
+
+def _add(kept: list[int], amount: Sequence[int], sign: int = 1) -> None:
+    cost_nanousd, run_count, floor_count, present_count = amount
+    kept[0] += sign * cost_nanousd
+    kept[1] += sign * run_count
+    kept[2] += sign * floor_count
+    kept[3] += sign * present_count
 
 
 @lru_cache(maxsize=BEGINS_CACHED_MAX)
@@ -136,8 +154,7 @@ def trees_entered(places: Collection[Place]) -> dict[SlotKey, SlotSum]:
     """Trees that nothing is spent in yet."""
     sums = _Sums()
     for place in places:
-        for key in tree_keys(place):
-            sums.add(key, SlotSum(0, 1, 0, 1))
+        sums.add_tree(place, SlotSum(0, 1, 0, 1))
     return sums.moved()
 
 
@@ -169,6 +186,27 @@ def trees_to_load(books: Books, placed_anew: Collection[RunKey]) -> set[RunKey]:
     return (with_floors & books.runs.keys()) | set(placed_anew)
 
 
+def new_runs(books: Books) -> set[RunKey]:
+    """Runs of which nothing was heard before: what they and their trees sum is in the books.
+
+    Whoever enters a run in the books also sees a sign of it, and of its root.
+    """
+    return {key for key, run in books.before.items() if run.shown_start is None}
+
+
+def kept_of_new(books: Books, trees: Collection[RunKey], runs: Collection[RunKey]) -> Kept:
+    """What is in the tables of new trees and runs."""
+    lines: dict[RunKey, dict[Line, Amount]] = {key: {} for key in runs}
+    for (org, line), amount in books.lines.items():
+        found = lines.get((org, line.billed_run_id))
+        if found is not None:
+            found[line] = amount
+    return Kept(
+        {key: books.tree.get(key, NOTHING) for key in trees},
+        {key: RunLines((key[0], books.runs[key].root_run_id), lines[key]) for key in runs},
+    )
+
+
 def slots_moved(books: Books, kept: Kept) -> dict[SlotKey, SlotSum]:
     """What a batch adds to every slot."""
     sums = _Sums()
@@ -189,45 +227,46 @@ def _move_trees(sums: _Sums, books: Books, kept: Kept) -> None:
             place = place_of(key[0], run)
             if place is not None:
                 tree = SlotSum(amount.cost_nanousd, 1, int(amount.is_partial), 1)
-                for slot in tree_keys(place):
-                    sums.add(slot, tree, sign)
+                sums.add_tree(place, tree, sign)
     for key, amount in books.tree.items():
         place = place_of(key[0], books.runs.get(key))
         if key not in kept.trees and place is not None and amount.cost_nanousd:
-            for slot in tree_keys(place):
-                sums.add(slot, SlotSum(amount.cost_nanousd, 0, 0, 0))
+            sums.add_tree(place, SlotSum(amount.cost_nanousd, 0, 0, 0))
 
 
 def _move_lines(sums: _Sums, books: Books, kept: Kept) -> None:
     """Of runs that were there before, money and floors alone move."""
-    lines: dict[tuple[str, datetime, str, str], list[int]] = {}
+    hours: dict[RunKey, datetime | None] = {}
     for (org, line), amount in books.lines.items():
         key = (org, line.billed_run_id)
-        root = books.runs.get((org, books.runs[key].root_run_id))
-        if key in kept.runs or root is None or root.shown_start is None or not root.is_root:
+        if key in kept.runs:
             continue
-        at = begin_of(root.shown_start, HOUR_S)
-        found = lines.setdefault((org, at, line.provider, line.key_id), [0, 0])
-        found[0] += amount.cost_nanousd
-        found[1] += sum(_floors(amount))
-    for (org, at, provider, key_id), (cost_nanousd, floors) in lines.items():
-        for dimension, value in (("provider", provider), ("key", key_id)):
-            for slot in line_keys(org, at, dimension, value):
-                sums.add(slot, SlotSum(cost_nanousd, 0, floors, 0))
+        if key not in hours:
+            place = place_of(org, books.runs.get((org, books.runs[key].root_run_id)))
+            hours[key] = None if place is None else begin_of(place.at, HOUR_S)
+        at = hours[key]
+        if at is not None:
+            part = SlotSum(amount.cost_nanousd, 0, sum(_floors(amount)), 0)
+            sums.add_line((org, at, "provider", line.provider), part)
+            sums.add_line((org, at, "key", line.key_id), part)
 
 
 def _move_runs(sums: _Sums, books: Books, kept: Kept) -> None:
     """Of other runs everything is taken out where it was, and put in where it is."""
     added: dict[RunKey, dict[Line, Amount]] = {key: {} for key in kept.runs}
     for (org, line), amount in books.lines.items():
-        if (org, line.billed_run_id) in added:
-            added[(org, line.billed_run_id)][line] = amount
+        found = added.get((org, line.billed_run_id))
+        if found is not None:
+            found[line] = amount
     for key, entered in kept.runs.items():
-        before = {
-            line: amount - added[key].get(line, NOTHING) for line, amount in entered.lines.items()
-        }
-        _add_run(sums, _began(books.before, key, entered.root), before, -1)
-        _add_run(sums, _began(books.runs, key, entered.root), entered.lines, 1)
+        place = _began(books.before, key, entered.root)
+        if place is not None:
+            lines, now = entered.lines.items(), added[key]
+            before = {line: amount - now.get(line, NOTHING) for line, amount in lines}
+            _add_run(sums, place, before, -1)
+        place = _began(books.runs, key, entered.root)
+        if place is not None:
+            _add_run(sums, place, entered.lines, 1)
 
 
 def _began(runs: Mapping[RunKey, Run], key: RunKey, root: RunKey) -> Place | None:
@@ -237,20 +276,16 @@ def _began(runs: Mapping[RunKey, Run], key: RunKey, root: RunKey) -> Place | Non
     return place_of(root[0], runs.get(root))
 
 
-def _add_run(sums: _Sums, place: Place | None, lines: Mapping[Line, Amount], sign: int) -> None:
-    if place is None:
-        return
-    parts: dict[tuple[str, str], SlotSum] = {}
+def _add_run(sums: _Sums, place: Place, lines: Mapping[Line, Amount], sign: int) -> None:
+    parts: dict[tuple[str, str], list[int]] = {}
     for line, amount in lines.items():
         counts, is_there = state_of(amount)
         for part in (("provider", line.provider), ("key", line.key_id)):
-            known = parts.get(part, SlotSum(0, 0, 0, 0))
-            parts[part] = SlotSum(
-                known.cost_nanousd + amount.cost_nanousd,
-                max(known.run_count, counts),
-                known.floor_count + sum(_floors(amount)),
-                max(known.present_count, is_there),
-            )
-    for (dimension, value), part_sum in parts.items():
-        for slot in line_keys(place.org, place.at, dimension, value):
-            sums.add(slot, part_sum, sign)
+            known = parts.setdefault(part, [0, 0, 0, 0])
+            known[0] += amount.cost_nanousd
+            known[1] = max(known[1], counts)
+            known[2] += sum(_floors(amount))
+            known[3] = max(known[3], is_there)
+    at = begin_of(place.at, HOUR_S)
+    for (dimension, value), values in parts.items():
+        sums.add_line((place.org, at, dimension, value), SlotSum(*values), sign)

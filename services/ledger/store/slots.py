@@ -21,6 +21,8 @@ from services.ledger.domain.slots import (
     SlotKey,
     SlotSum,
     begin_of,
+    kept_of_new,
+    new_runs,
     slots_moved,
     trees_entered,
     trees_placed_anew,
@@ -43,14 +45,19 @@ async def move_slots(
     placed_anew = trees_placed_anew(books)
     trees = trees_to_load(books, placed_anew)
     whole = {*flipped, *books.moved()}
+    new = new_runs(books)
+    known = kept_of_new(books, trees & new, whole & new)
+    roots = {key: books.runs[key].root_run_id for key in whole - new}
     kept = Kept(
-        await _load_trees(connection, trees) if trees else {},
-        await _load_lines(connection, whole, placed_anew) if whole or placed_anew else {},
+        {**known.trees, **await _load_trees(connection, trees - new)},
+        {**known.runs, **await _load_lines(connection, roots, placed_anew - new)},
     )
     await add_to_slots(connection, slots_moved(books, kept))
 
 
 async def _load_trees(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Amount]:
+    if not keys:
+        return {}
     rows = await connection.fetch(
         """
         SELECT org, run_id, tree_cost_nanousd, tree_unpriced_count, tree_missing_delegate_count
@@ -70,26 +77,32 @@ async def _load_trees(connection: Connection, keys: Collection[RunKey]) -> dict[
 
 
 async def _load_lines(
-    connection: Connection, runs: Collection[RunKey], roots: Collection[RunKey]
+    connection: Connection, runs: Mapping[RunKey, str], roots: Collection[RunKey]
 ) -> dict[RunKey, RunLines]:
-    """Everything that is entered for these runs, and for every run of these trees."""
+    """Everything that is entered for these runs, given with roots, and for the runs of trees."""
+    if not runs and not roots:
+        return {}
+    # Found by key whatever the statistics say, as in `store/spend.py`.
     rows = await connection.fetch(
         """
         SELECT l.org, l.run_id, wanted.root_run_id, l.month, l.provider, l.model, l.key_id, l.kind,
             l.late_month, l.cost_nanousd, l.request_count, l.unpriced_count,
             l.missing_delegate_count
         FROM (
-            SELECT org, run_id, r.root_run_id
-            FROM unnest($1::text[], $2::text[]) AS t (org, run_id) JOIN run r USING (org, run_id)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) AS t (org, run_id, root_run_id)
             UNION
-            SELECT org, r.run_id, root_run_id
-            FROM unnest($3::text[], $4::text[]) AS t (org, root_run_id)
-            JOIN run r USING (org, root_run_id)
+            SELECT t.org, r.run_id, t.root_run_id
+            FROM unnest($4::text[], $5::text[]) AS t (org, root_run_id) CROSS JOIN LATERAL (
+                SELECT run_id FROM run WHERE org = t.org AND root_run_id = t.root_run_id OFFSET 0
+            ) AS r
         ) AS wanted
-        JOIN run_line l USING (org, run_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM run_line WHERE org = wanted.org AND run_id = wanted.run_id OFFSET 0
+        ) AS l
         """,
         [org for org, _ in runs],
         [run_id for _, run_id in runs],
+        list(runs.values()),
         [org for org, _ in roots],
         [run_id for _, run_id in roots],
     )
