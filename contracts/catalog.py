@@ -220,7 +220,7 @@ QUESTIONS: Final = (
     ),
     QuestionType("ledger", "correct_entry", entries.CorrectEntry, entries.EntryCorrected),
     QuestionType("ledger", "get_spend", ledger.GetSpend, ledger.Spend),
-    QuestionType("ledger", "list_caps", ledger.ListCaps, ledger.CapPage),
+    QuestionType("ledger", "list_caps", caps.ListCaps, caps.CapPage),
     QuestionType(
         "ledger", "list_departments_spend", caps.ListDepartmentsSpend, caps.DepartmentsSpend
     ),

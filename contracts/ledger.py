@@ -365,38 +365,3 @@ class Spend(Wire):
     by_person: tuple[PersonSpend, ...] = ()
     deleted: SpendLine = SpendLine(cost_nanousd=0, run_count=0, is_partial=False)
     """Trees whose root was deleted. `cost_nanousd` = top-level runs + this + ingestion."""
-
-
-class ListCaps(Wire):
-    """Every cap with what is spent under it this month."""
-
-    skip: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = 0
-    limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX, strict=True)] = PAGE_ROWS_DEFAULT
-
-
-class CapRow(Wire):
-    """One cap of the current month in the billing time zone."""
-
-    scope: CapScope
-    id: Id | AgentId
-    name: str
-    month: Month
-    limit_nanousd: NanoUsd
-    spent_nanousd: SumNanoUsd
-    """Entries billed in this month, those of runs still running included."""
-    late_nanousd: SumNanoUsd
-    """Arrived this month for an earlier one: billed there, charged to this cap as well."""
-    remaining_nanousd: SumNanoUsd
-    is_partial: bool
-    cap_revision: Revision
-    held_nanousd: SumNanoUsd = 0
-    """For requests under way, beside what is spent."""
-    overrun_nanousd: SumNanoUsd = 0
-    """By how much it was exceeded (`list_overruns`)."""
-
-
-class CapPage(Wire):
-    """A page of caps: the organization first, then departments and agents by id."""
-
-    items: tuple[CapRow, ...]
-    total: Count

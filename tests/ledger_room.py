@@ -10,7 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from contracts.caps import DepartmentsSpend, ListDepartmentsSpend
+from contracts.caps import DepartmentsSpend, ListCaps, ListDepartmentsSpend
 from contracts.catalog import DURABLES
 from contracts.entries import (
     CorrectEntry,
@@ -26,7 +26,6 @@ from contracts.ledger import (
     Authorize,
     GetRun,
     GetSpend,
-    ListCaps,
     ListRuns,
     RunChanged,
     RunFilter,

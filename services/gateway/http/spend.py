@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from contracts import ledger
+from contracts import caps, ledger
 from contracts.errors import Invalid
 from contracts.ledger import CapScope, Month
 from contracts.types import YEAR_MIN, AgentId, Id, Instant, Revision, Wire
@@ -239,7 +239,7 @@ class Cap(Wire):
 CapPage = Page[Cap]
 
 
-def _cap(row: ledger.CapRow) -> Cap:
+def _cap(row: caps.CapRow) -> Cap:
     return Cap(
         **{name: value for name, value in row if name in Cap.model_fields},
         limit_usd=row.limit_nanousd,
@@ -264,8 +264,8 @@ def _cap(row: ledger.CapRow) -> Cap:
 )
 async def list_caps(call: Call[PageQuery, NoBody]) -> CapPage:
     """The organization's first, then departments and agents by id."""
-    question = ledger.ListCaps(skip=call.query.skip, limit=call.query.limit)
-    page = await ask_ledger(call, "list_caps", question, answer=ledger.CapPage)
+    question = caps.ListCaps(skip=call.query.skip, limit=call.query.limit)
+    page = await ask_ledger(call, "list_caps", question, answer=caps.CapPage)
     return CapPage(items=tuple(_cap(row) for row in page.items), total=page.total)
 
 

@@ -44,6 +44,7 @@ from services.ledger.handlers.work import PAID, Work, circumstances_of, load_wor
 from services.ledger.store import admissions, entries, runs, transitions
 from services.ledger.store.entries import RequestKey
 from services.ledger.store.notices import warn_of_caps
+from services.ledger.store.slots import move_slots
 
 if TYPE_CHECKING:
     from services.ledger.domain.pricing import Rates
@@ -245,8 +246,9 @@ async def _save(
     await entries.save_entries(connection, drafts, work.batch.now)
     sums = runs.Sums(books.own, books.tree, books.signs)
     await runs.add_to_runs(connection, sums, now=work.batch.now)
-    await entries.add_to_lines(connection, books.lines)
+    flipped = await entries.add_to_lines(connection, books.lines)
     spent = await entries.add_to_months(connection, books.months)
+    await move_slots(connection, books, flipped)
     await say_changed_runs(connection, books, reasons, work.said_by, now=work.batch.now)
     await warn_of_caps(connection, spent, work.months_now(spent), now=work.batch.now)
     await note_overruns(connection, work, drafts, settled)

@@ -87,7 +87,7 @@ def _own(work: Work, spoken_of: Sequence[SpokenOf]) -> list[SpokenOf]:
 async def hold_claimed_runs(
     connection: Connection, work: Work, claims: Sequence[tuple[tuple[str, str], Claims]]
 ) -> None:
-    """Hold every run that a claim was or is billed to; they need not be named in this batch."""
+    """Hold every run that a claim was or is billed to, and its root: nobody need have named it."""
     billed = {
         (org, claim.best.billed_run_id)
         for (org, _), merged in claims
@@ -96,7 +96,7 @@ async def hold_claimed_runs(
     }
     missing = billed - work.books.runs.keys()
     if missing:
-        work.books.load(await runs.lock_runs(connection, missing))
+        work.books.load(await runs.lock_with_roots(connection, missing))
 
 
 async def recount(connection: Connection, work: Work) -> None:

@@ -33,6 +33,7 @@ from services.ledger.store.corrections import Correction
 from services.ledger.store.departments import share_directories
 from services.ledger.store.exceeding import note_moved, strict_months
 from services.ledger.store.notices import warn_of_caps
+from services.ledger.store.slots import move_slots
 from shared import audit
 
 if TYPE_CHECKING:
@@ -148,8 +149,10 @@ async def _enter(
     await entries.save_entries(connection, drafts, made.corrected_at)
     sums = runs.Sums(books.own, books.tree, {})
     await runs.add_to_runs(connection, sums, now=made.corrected_at)
-    await entries.add_to_lines(connection, books.lines)
-    return await entries.add_to_months(connection, books.months)
+    flipped = await entries.add_to_lines(connection, books.lines)
+    spent = await entries.add_to_months(connection, books.months)
+    await move_slots(connection, books, flipped)
+    return spent
 
 
 def _repeat(asked: CorrectEntry, known: Correction) -> EntryCorrected:

@@ -19,6 +19,7 @@ from services.ledger.store import departments, entries, runs
 from services.ledger.store.exceeding import note_moved, strict_months
 from services.ledger.store.notices import warn_of_caps
 from services.ledger.store.placing import place
+from services.ledger.store.slots import move_slots
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -40,7 +41,7 @@ async def enter_runs(
     if starters := books.starters():
         books.belongs = await departments.load_belonging(connection, starters)
     counted = books.to_recount()
-    await runs.create_missing(
+    await runs.enter_asked(
         connection, ((key[0], counted.get(key, run)) for key, run in new.items())
     )
 
@@ -89,6 +90,7 @@ async def describe_runs(
     await runs.save_runs(connection, [(key[0], run) for key, run in books.changed()])
     await runs.add_to_runs(connection, runs.Sums(books.own, books.tree, books.signs), now=now)
     spent = await entries.add_to_months(connection, books.months)
+    await move_slots(connection, books)
     months = {key[0]: month_of(now, organizations[key[0]].zones) for key in spent}
     await warn_of_caps(connection, spent, months, now=now)
 

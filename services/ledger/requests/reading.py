@@ -7,21 +7,25 @@ from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from contracts.caps import DepartmentSpend, DepartmentsSpend, ListDepartmentsSpend
+from contracts.caps import (
+    CapPage,
+    CapRow,
+    DepartmentSpend,
+    DepartmentsSpend,
+    ListCaps,
+    ListDepartmentsSpend,
+)
 from contracts.channel import Tokens
 from contracts.directory import Applied, GetApplied
 from contracts.entries import EntryPage, EntryRow, ListEntries
 from contracts.errors import Invalid
 from contracts.ledger import (
     AgentSpend,
-    CapPage,
-    CapRow,
     CapScope,
     DaySpend,
     GetRun,
     GetSpend,
     KeySpend,
-    ListCaps,
     ListRuns,
     PersonSpend,
     ProviderSpend,
@@ -42,7 +46,7 @@ from services.ledger.domain.months import (
 )
 from services.ledger.domain.spend import Sum, costliest_first, ingestion_spend, merged
 from services.ledger.errors import RunUnknown
-from services.ledger.store import caps, departments, directory, holds, ingestion, reading
+from services.ledger.store import caps, departments, directory, holds, ingestion, reading, spend
 from services.ledger.store.departments import SpendMonth
 from services.ledger.store.holds import CapState
 from services.ledger.store.runs import amount_of
@@ -160,18 +164,15 @@ class Reader:
             month = month_of(now, zones)
             days = _days(start, end or now, zones)
             window = (question.org, start, end)
-            await reading.prefer_hash_joins(connection)
-            agents = await reading.spend_by_agent(connection, *window, month)
-            providers = await reading.spend_by_line(connection, "provider", *window)
-            keys = await reading.spend_by_line(connection, "key_id", *window)
-            by_day = await reading.spend_by_day(connection, *window, zone_starts(zones))
+            figures = await spend.load_figures(connection, *window, month)
+            by_day = await spend.list_days(connection, *window, zone_starts(zones))
             ingested = await ingestion.sum_window(connection, *window, zone_starts(zones))
-            people = await reading.spend_by_person(connection, *window)
             deleted = await reading.spend_of_deleted(connection, *window)
             month_key = (question.org, "organization", question.org, month)
             spent = await caps.load_months(connection, {month_key})
         to_date = spent.get(month_key, MonthAmount())
-        partial = sum(row["partial_run_count"] for row in agents)
+        agents = figures["agent"]
+        partial = sum(int(row["floor_count"]) for row in agents)
         apart = ingestion_spend(ingested)
         return Spend(
             started_from=start,
@@ -188,19 +189,22 @@ class Reader:
             by_provider=tuple(
                 ProviderSpend(provider=value, **asdict(line))
                 for value, line in costliest_first(
-                    merged(_lines(providers), ((each.provider, each.sum) for each in ingested))
+                    merged(
+                        _lines(figures["provider"]),
+                        ((each.provider, each.sum) for each in ingested),
+                    )
                 )
             ),
             by_key=tuple(
                 KeySpend(key_id=value, **asdict(line))
                 for value, line in costliest_first(
-                    merged(_lines(keys), ((each.key_id, each.sum) for each in ingested))
+                    merged(_lines(figures["key"]), ((each.key_id, each.sum) for each in ingested))
                 )
             ),
             by_day=_dense(
                 merged(_day_sums(by_day), ((each.day, each.sum) for each in ingested)), days
             ),
-            by_person=tuple(_person_spend(row) for row in people),
+            by_person=tuple(_person_spend(row) for row in figures["person"]),
             ingestion=apart,
             deleted=SpendLine(
                 cost_nanousd=int(deleted["cost_nanousd"]),
@@ -258,8 +262,8 @@ def _dense(found: Mapping[date, Sum], days: tuple[date, date]) -> tuple[DaySpend
 
 def _lines(rows: Any) -> dict[str | None, Sum]:
     return {
-        row["value"] or None: Sum(
-            int(row["cost_nanousd"]), row["run_count"], is_partial=row["floors"] > 0
+        row["value"]: Sum(
+            int(row["cost_nanousd"]), row["run_count"], is_partial=row["floor_count"] > 0
         )
         for row in rows
     }
@@ -276,12 +280,12 @@ def _day_sums(rows: Any) -> dict[date, Sum]:
 
 def _agent_spend(row: Any) -> AgentSpend:
     return AgentSpend(
-        agent_id=row["agent_id"],
+        agent_id=row["value"],
         agent_name=row["agent_name"],
         cost_nanousd=int(row["cost_nanousd"]),
         run_count=row["run_count"],
-        partial_run_count=row["partial_run_count"],
-        is_partial=row["partial_run_count"] > 0,
+        partial_run_count=int(row["floor_count"]),
+        is_partial=row["floor_count"] > 0,
         month_to_date_nanousd=int(row["month_nanousd"]),
         month_to_date_is_partial=row["month_unpriced"] > 0,
         monthly_cap_nanousd=row["monthly_nanousd"],
@@ -290,11 +294,11 @@ def _agent_spend(row: Any) -> AgentSpend:
 
 def _person_spend(row: Any) -> PersonSpend:
     return PersonSpend(
-        user_id=row["user_id"],
+        user_id=row["value"],
         cost_nanousd=int(row["cost_nanousd"]),
         run_count=row["run_count"],
-        partial_run_count=row["partial_run_count"],
-        is_partial=row["partial_run_count"] > 0,
+        partial_run_count=int(row["floor_count"]),
+        is_partial=row["floor_count"] > 0,
     )
 
 

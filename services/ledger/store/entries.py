@@ -12,9 +12,10 @@ from uuid_utils import uuid7
 from contracts.channel import Tokens
 from contracts.types import EntryKind
 from services.ledger.domain.amounts import Amount
-from services.ledger.domain.books import MonthAmount, MonthKey
+from services.ledger.domain.books import MonthAmount, MonthKey, RunKey
 from services.ledger.domain.claims import claims_from_json, claims_to_json
 from services.ledger.domain.merging import Claims, Draft, Line
+from services.ledger.domain.slots import state_of
 from services.ledger.store.sums import moved, parameters
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 RequestKey = tuple[str, str]
 """Organization and request id."""
 _TOKENS = tuple(Tokens.model_fields)
+_LINE_KEY = "org, run_id, month, provider, model, key_id, kind, late_month"
 _ENTRY_COLUMNS = (
     "id",
     "org",
@@ -183,8 +185,13 @@ def _entry(key: RequestKey, draft: Draft, recorded_at: datetime) -> tuple[Any, .
     )
 
 
-async def add_to_lines(connection: Connection, amounts: Mapping[tuple[str, Line], Amount]) -> None:
-    """Add to the lines that the breakdowns group by."""
+async def add_to_lines(
+    connection: Connection, amounts: Mapping[tuple[str, Line], Amount]
+) -> set[RunKey]:
+    """Add to the lines that the breakdowns group by.
+
+    Answers the runs of which a line counts that did not before, or the other way round.
+    """
     rows = sorted(
         (
             (
@@ -202,24 +209,44 @@ async def add_to_lines(connection: Connection, amounts: Mapping[tuple[str, Line]
         for (org, line), amount in amounts.items()
     )
     if not rows:
-        return
+        return set()
     columns = moved([amount for _, amount in rows])
     names = [column.name for column in columns]
     sums = ", ".join(f"{name} = run_line.{name} + excluded.{name}" for name in names)
     keys = [f"${n}::text[]" for n in range(1, 9)]
     arrays = ", ".join(filter(None, [*keys, parameters(columns, 9)]))
-    await connection.execute(
+    # A line with more requests than were added to any had some before.
+    looked_at_max = max(0, *(amount.request_count for _, amount in rows))
+    written = await connection.fetch(
         f"""
-        INSERT INTO run_line (
-            {", ".join(("org, run_id, month, provider, model, key_id, kind, late_month", *names))}
+        WITH written AS (
+            INSERT INTO run_line ({", ".join((_LINE_KEY, *names))})
+            SELECT * FROM unnest({arrays})
+            ON CONFLICT ({_LINE_KEY}) DO {f"UPDATE SET {sums}" if sums else "NOTHING"}
+            RETURNING {_LINE_KEY}, cost_nanousd, request_count, unpriced_count,
+                missing_delegate_count
         )
-        SELECT * FROM unnest({arrays})
-        ON CONFLICT (org, run_id, month, provider, model, key_id, kind, late_month)
-            DO {f"UPDATE SET {sums}" if sums else "NOTHING"}
+        SELECT * FROM written WHERE request_count <= ${9 + len(columns)}::bigint
         """,
         *([key[n] for key, _ in rows] for n in range(8)),
         *(column.values for column in columns),
+        looked_at_max,
     )
+    return _flipped(dict(rows), written)
+
+
+def _flipped(added: Mapping[tuple[str, ...], Amount], written: Sequence[Any]) -> set[RunKey]:
+    flipped = set()
+    for row in written:
+        values = tuple(row)
+        now = added[values[:8]]
+        # Nearly all: there were requests before, and there are.
+        if row["request_count"] > max(now.request_count, 0):
+            continue
+        after = Amount(*map(int, values[8:]))
+        if state_of(after) != state_of(after - now):
+            flipped.add((row["org"], row["run_id"]))
+    return flipped
 
 
 async def load_month_amounts(

@@ -1,12 +1,7 @@
-"""What people read: runs, entries, spend. Every figure is a sum over entries.
-
-Windows select trees by their root's start and count them whole (design.md 3, *Windows*), so that
-all breakdowns of one window add up to the same bill.
-"""
+"""What people read: runs and entries. Every figure is a sum over entries."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from contracts.ledger import ListRuns, RunFilter
@@ -14,6 +9,7 @@ from services.ledger.domain.amounts import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from services.ledger.domain.months import ZoneStarts
     from shared.db import Connection
@@ -51,10 +47,6 @@ _SHOWN_SORT = """
             AS cost_nanousd,
         CASE WHEN r.run_id = r.root_run_id THEN r.tree_input + r.tree_output
             ELSE r.own_input + r.own_output END AS tokens) AS shown
-"""
-_WINDOW = """
-    root.org = $1 AND root.run_id = root.root_run_id
-    AND root.shown_start >= $2 AND ($3::timestamptz IS NULL OR root.shown_start <= $3)
 """
 
 
@@ -179,89 +171,6 @@ async def list_entries(  # noqa: PLR0913
     )
 
 
-async def prefer_hash_joins(connection: Connection) -> None:
-    """Keep this transaction's sums linear in the window.
-
-    With statistics from when an organization was small the planner takes one row for granted and
-    nests loops over thousands: seconds instead of milliseconds (found by the long test).
-    """
-    await connection.execute("SET LOCAL enable_nestloop = off")
-
-
-async def spend_by_agent(
-    connection: Connection, org: str, start: datetime, end: datetime | None, month: str
-) -> Sequence[Any]:
-    """Trees by the agent that started them, costliest first; with the agent's own month."""
-    return await connection.fetch(
-        f"""
-        SELECT t.*, a.name AS agent_name, a.monthly_nanousd,
-            coalesce(m.cost_nanousd, 0) AS month_nanousd,
-            coalesce(m.unpriced_count, 0) AS month_unpriced
-        FROM (
-            SELECT root.agent_id, sum(root.tree_cost_nanousd) AS cost_nanousd,
-                count(*) AS run_count,
-                count(*) FILTER (WHERE root.tree_unpriced_count > 0
-                    OR root.tree_missing_delegate_count > 0) AS partial_run_count
-            FROM run root WHERE {_WINDOW} GROUP BY root.agent_id
-        ) AS t
-        LEFT JOIN agent a ON a.org = $1 AND a.agent_id = t.agent_id
-        LEFT JOIN month_spend m ON m.org = $1 AND m.scope = 'agent'
-            AND m.scope_id = t.agent_id AND m.month = $4
-        ORDER BY t.cost_nanousd DESC, t.agent_id
-        """,
-        org,
-        start,
-        end,
-        month,
-    )
-
-
-async def spend_by_person(
-    connection: Connection, org: str, start: datetime, end: datetime | None
-) -> Sequence[Any]:
-    """Trees by who started them, costliest first; what nobody started is one row."""
-    return await connection.fetch(
-        f"""
-        SELECT root.started_by_user_id AS user_id, sum(root.tree_cost_nanousd) AS cost_nanousd,
-            count(*) AS run_count,
-            count(*) FILTER (WHERE root.tree_unpriced_count > 0
-                OR root.tree_missing_delegate_count > 0) AS partial_run_count
-        FROM run root WHERE {_WINDOW} GROUP BY root.started_by_user_id
-        ORDER BY cost_nanousd DESC, user_id
-        """,
-        org,
-        start,
-        end,
-    )
-
-
-async def spend_by_line(
-    connection: Connection, column: str, org: str, start: datetime, end: datetime | None
-) -> Sequence[Any]:
-    """Entries of the window's trees by their own provider or key, costliest first."""
-    if column not in ("provider", "key_id"):
-        raise ValueError("lines are grouped by provider or key_id")
-    return await connection.fetch(
-        f"""
-        SELECT l.{column} AS value, sum(l.cost_nanousd) AS cost_nanousd,
-            count(DISTINCT l.run_id) FILTER (WHERE l.request_count > 0 OR l.unpriced_count > 0)
-                AS run_count,
-            sum(l.unpriced_count + l.missing_delegate_count) AS floors
-        FROM run root
-        JOIN run r ON r.org = root.org AND r.root_run_id = root.run_id
-        JOIN run_line l ON l.org = r.org AND l.run_id = r.run_id
-        WHERE {_WINDOW}
-        GROUP BY l.{column}
-        HAVING bool_or(l.request_count <> 0 OR l.unpriced_count <> 0 OR l.cost_nanousd <> 0
-            OR l.missing_delegate_count <> 0)
-        ORDER BY cost_nanousd DESC, l.{column}
-        """,
-        org,
-        start,
-        end,
-    )
-
-
 def day_of(instant: str, zones: ZoneStarts, values: list[Any]) -> str:
     """The day of an instant in the zone that held then, as SQL; its parameters join `values`."""
     (_, first), *later = zones
@@ -281,30 +190,15 @@ async def spend_of_deleted(
 ) -> Any:
     """The window's trees whose root was deleted: in the bill, and in no page of runs."""
     return await connection.fetchrow(
-        f"""
+        """
         SELECT coalesce(sum(root.tree_cost_nanousd), 0) AS cost_nanousd, count(*) AS run_count,
             coalesce(bool_or(root.tree_unpriced_count > 0 OR root.tree_missing_delegate_count > 0),
                 false) AS is_partial
-        FROM run root WHERE {_WINDOW} AND root.deleted_at IS NOT NULL
+        FROM run root
+        WHERE root.org = $1 AND root.run_id = root.root_run_id AND root.deleted_at IS NOT NULL
+            AND root.shown_start >= $2 AND ($3::timestamptz IS NULL OR root.shown_start <= $3)
         """,
         org,
         start,
         end,
-    )
-
-
-async def spend_by_day(
-    connection: Connection, org: str, start: datetime, end: datetime | None, zones: ZoneStarts
-) -> Sequence[Any]:
-    """Trees by the day that they started on, in the zone that held then; others are left out."""
-    values: list[Any] = [org, start, end]
-    return await connection.fetch(
-        f"""
-        SELECT {day_of("root.shown_start", zones, values)} AS day,
-            sum(root.tree_cost_nanousd) AS cost_nanousd, count(*) AS run_count,
-            bool_or(root.tree_unpriced_count > 0 OR root.tree_missing_delegate_count > 0)
-                AS is_partial
-        FROM run root WHERE {_WINDOW} GROUP BY day ORDER BY day
-        """,
-        *values,
     )

@@ -51,6 +51,14 @@ _INSERT = f"""
     VALUES ({", ".join(f"${n}" for n in range(1, len(_FIELDS) + 3))})
     ON CONFLICT DO NOTHING
     """
+_ENTER_ASKED = f"""
+    WITH made AS (
+        {_INSERT} RETURNING org, run_id, root_run_id, shown_start, agent_id, started_by_user_id
+    )
+    INSERT INTO uncounted_tree (org, began_at, agent_id, user_id)
+    SELECT org, shown_start, coalesce(agent_id, ''), coalesce(started_by_user_id, '')
+    FROM made WHERE run_id = root_run_id AND shown_start IS NOT NULL
+    """
 _UPDATE = f"""
     UPDATE run SET {", ".join(f"{name} = ${n}" for n, name in enumerate(_FIELDS, start=3))}
     WHERE org = $1 AND run_id = $2
@@ -73,10 +81,22 @@ def _run(row: Any) -> Run:
 
 
 async def create_missing(connection: Connection, runs: Iterable[tuple[str, Run]]) -> None:
-    """Enter runs that are not there yet; others stay as they are."""
+    """Enter runs that are not there yet and have not begun; others stay as they are."""
+    await _enter(connection, _INSERT, runs)
+
+
+async def enter_asked(connection: Connection, runs: Iterable[tuple[str, Run]]) -> None:
+    """Enter runs that a question tells of; trees that begin so are counted by somebody later.
+
+    Whoever asks waits for none of the sums that trees are counted in (`store/slots.py`).
+    """
+    await _enter(connection, _ENTER_ASKED, runs)
+
+
+async def _enter(connection: Connection, statement: str, runs: Iterable[tuple[str, Run]]) -> None:
     rows = sorted((_values(org, run) for org, run in runs), key=lambda row: row[:2])
     if rows:
-        await connection.executemany(_INSERT, rows)
+        await connection.executemany(statement, rows)
 
 
 async def lock_runs(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Run]:

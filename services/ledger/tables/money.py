@@ -12,6 +12,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    DateTime,
     Identity,
     Index,
     Integer,
@@ -189,3 +190,31 @@ RUN_LINE = Table(
     PrimaryKeyConstraint(*LINE_KEY),
 )
 """A run's entries summed by what the breakdowns group by."""
+
+SLOT_KEY = ("org", "grain_s", "begins_at", "dimension", "value")
+SLOT_SUMS = ("cost_nanousd", "run_count", "floor_count", "present_count")
+
+SPEND_SLOT = Table(
+    "spend_slot",
+    METADATA,
+    Column("org", Text, nullable=False),
+    Column("grain_s", Integer, nullable=False),
+    Column("begins_at", DateTime(timezone=True), nullable=False),
+    Column("dimension", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    *(Column(name, Numeric(38, 0), nullable=False, server_default=text("0")) for name in SLOT_SUMS),
+    PrimaryKeyConstraint(*SLOT_KEY),
+)
+"""What trees that began in a stretch of UTC spent (`domain/slots.py`)."""
+
+UNCOUNTED_TREE = Table(
+    "uncounted_tree",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("org", Text, nullable=False),
+    Column("began_at", DateTime(timezone=True), nullable=False),
+    Column("agent_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Index("ix_uncounted_tree_began", "org", "began_at"),
+)
+"""Trees that questions entered and no slot counts yet."""

@@ -119,6 +119,14 @@ RUN = Table(
     Index("ix_run_start", "org", desc("shown_start"), "run_id"),
     Index("ix_run_root", "org", "root_run_id"),
     Index(
+        "ix_run_agent",
+        "org",
+        "agent_id",
+        desc("shown_start"),
+        "run_id",
+        postgresql_where=text("run_id = root_run_id"),
+    ),
+    Index(
         "ix_run_starter",
         "org",
         "started_by_user_id",

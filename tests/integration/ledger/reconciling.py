@@ -16,7 +16,8 @@ async def assert_rebuilding_agrees(room: LedgerRoom) -> None:
         async with connection.transaction(isolation="repeatable_read"):
             await rebuilding.build(connection)
             for comparison in rebuilding.COMPARISONS:
-                assert await rebuilding.compare(connection, comparison) == []
+                found = await rebuilding.compare(connection, comparison)
+                assert found == [], found
             await rebuilding.drop(connection)
     finally:
         await connection.close()

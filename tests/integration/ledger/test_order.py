@@ -37,6 +37,7 @@ from tests.integration.ledger.reconciling import (
     assert_deleted_runs_are_gone,
     assert_rebuilding_agrees,
 )
+from tests.integration.ledger.windows import assert_windows_agree
 from tests.ledger_room import BOOK, LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -305,6 +306,8 @@ async def test_all_orders_agree_with_one_another_and_with_the_rule(room, story, 
     await room.hear([Feed().channel(report, org=org) for report in grown], batch=3)
     await assert_books_are_sums_of_entries(room, org)
     await _assert_replay_changes_nothing(room, events, org)
+    begins, ends = ((BEFORE_MIDNIGHT + minutes(chance.uniform(-4, 9))) for _ in range(2))
+    await assert_windows_agree(room, org, [(begins, None), (min(begins, ends), max(begins, ends))])
     await assert_rebuilding_agrees(room)
 
 

@@ -151,6 +151,10 @@ SUMS = {
         "month_spend",
         "unpriced_count",
     ),
+    "UPDATE spend_slot SET cost_nanousd = 0 WHERE dimension = 'provider' AND value = 'openai' "
+    "AND grain_s = 3600": ("spend_slot", "cost_nanousd"),
+    "UPDATE spend_slot SET present_count = 9 WHERE dimension = 'person' AND value = 'ana' "
+    "AND grain_s = 86400": ("spend_slot", "present_count"),
     "UPDATE run SET counted_agents = '{}' WHERE run_id = 'r2'": ("run", "counted_agents"),
     "UPDATE run SET counted_departments = '{x}' WHERE run_id = 'r1'": (
         "run",

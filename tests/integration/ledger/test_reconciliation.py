@@ -35,6 +35,7 @@ from tests.factories import (
 )
 from tests.integration.ledger.accountant import Accountant, Amount, Story
 from tests.integration.ledger.reconciling import assert_rebuilding_agrees
+from tests.integration.ledger.windows import assert_windows_agree
 from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -183,6 +184,8 @@ async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story,
     await assert_the_bill(room, org, accountant)
     await assert_months(room, org, accountant)
     await assert_runs(room, org, accountant)
+    begins, ends = ((AT + minutes(chance.uniform(-4, 9))) for _ in range(2))
+    await assert_windows_agree(room, org, [(begins, None), (min(begins, ends), max(begins, ends))])
     await assert_rebuilding_agrees(room)
 
 

@@ -1,6 +1,6 @@
-"""Keys are the indexes made last.
+"""What trees spent, by when they began.
 
-Revision ID: ledger_0011
+Revision ID: ledger_0009
 Revises: ledger_0008
 """
 
@@ -12,14 +12,14 @@ from alembic import op
 
 from shared.migrate import run_sql
 
-revision = "ledger_0011"
+revision = "ledger_0009"
 down_revision = "ledger_0008"
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    run_sql(op, Path(__file__).with_name("ledger_0011.sql").read_text())
+    run_sql(op, Path(__file__).with_name("ledger_0009.sql").read_text())
 
 
 def downgrade() -> None:
