@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -192,7 +192,7 @@ def _billed(reports: Sequence[Report], corrected: int) -> list[Line]:
     owner = min(contexts, key=lambda key: (min(r.occurred_at for r in contexts[key]), key))
     lines = [_line(contexts[context], owns=context == owner) for context in sorted(contexts)]
     bearer = lines[sorted(contexts).index(owner)]
-    return [*lines, bearer._replace(amount=Amount(corrected))]
+    return [*lines, replace(bearer, amount=Amount(corrected))]
 
 
 def _line(reports: Sequence[Report], *, owns: bool) -> Line:
