@@ -142,12 +142,14 @@ class Consumer:
 
     async def _hold_until_handled(self, messages: Sequence[Msg]) -> None:
         wait_s = 0.1
+        # A message that was missed while its batch was held comes again, perhaps beside itself.
+        deliveries = {one.sequence: one for one in map(_delivery_of, messages)}
         while True:
             try:
                 if _deliveries(messages[0]) > DELIVERIES_MAX:
                     await self._bury_unhandled(messages)
                 else:
-                    await self.handle([_delivery_of(message) for message in messages])
+                    await self.handle([*deliveries.values()])
                 return
             except Exception as error:
                 if not is_transient(error):

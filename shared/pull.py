@@ -65,6 +65,7 @@ class Puller:
         self._under_way: Sequence[Msg] = ()
         self._alone = False
         """Nothing is taken beside what is under way: it may end the process."""
+        self._has_left = False
 
     async def run(self) -> None:
         """Pull, handle, acknowledge; while the durable is away, wait for it."""
@@ -159,8 +160,13 @@ class Puller:
 
     async def _give_back(self, subscription: Subscription, messages: list[Msg]) -> None:
         """Let others have at once what will not be handled here."""
+        if self._has_left:
+            return
+        self._has_left = True
         while subscription.pending_msgs:
             self._take(await subscription.next_msg(timeout=GRACE_S), messages)
+        # First of all nobody hears the open pull any more: it would bring them here again.
+        await subscription.unsubscribe()
         while messages:
             await messages.pop().nak()
 

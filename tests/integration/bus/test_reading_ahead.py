@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -39,6 +40,7 @@ class Room:
         self.gate = asyncio.Event()
         self.gate.set()
         self.begun = 0
+        self.clock = FixedClock(NOON)
         self._running: list[asyncio.Task[None]] = []
 
     async def on_batch(self, _: Any, batch: Batch) -> None:
@@ -55,7 +57,7 @@ class Room:
             durable=self.spec,
             database=self.database,
             handler=handler or self.on_batch,
-            clock=FixedClock(NOON),
+            clock=self.clock,
         )
         puller = Puller(self.bus, consumer)
         task = asyncio.create_task(puller.run())
@@ -183,6 +185,8 @@ async def test_a_stop_gives_back_what_was_gathered_while_the_batch_before_ends(
     # Another process has them although the first is still busy, and long before they are missed.
     assert sorted(await room.ids(20)) == sorted(f"r{number}" for number in range(1, 21))
     assert not stopping.done()
+    info = await room.info()
+    assert info.delivered.consumer_seq == 41, "each was given back once"
     held.set()
     await stopping
     await running
@@ -211,7 +215,11 @@ async def test_a_database_that_is_away_longer_than_acknowledgements_wait_harms_n
     books = LedgerRoom(room.database._dsn)
     feed = Feed()
     await books.know(feed)
-    reports = [feed.channel(usage(f"q{n}", f"r{n % 3}"), event_id=f"u{n}") for n in range(40)]
+    now = room.clock.at = datetime.now(UTC)
+    reports = [
+        feed.channel(usage(f"q{n}", f"r{n % 3}", occurred_at=now), event_id=f"u{n}", at=now)
+        for n in range(40)
+    ]
     name = room.database._dsn.rsplit("/", 1)[1].split("?")[0]
     room.pull(books.handlers["CHANNEL"])
     async with away(servers, name):
