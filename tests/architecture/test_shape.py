@@ -17,6 +17,7 @@ NAMES_OF_NOTHING = {"utils", "util", "helpers", "helper", "manager", "base", "co
 MORE_PARAMETERS = "PLR0913"
 BLIND_HANDLERS = {
     "shared/group.py: Group._decide_group": "hands the error to everybody who waits for the group",
+    "shared/together.py: Together._serve": "hands the error to everybody who waits for the lookup",
     "shared/questions.py: Responder._respond": "logs it with its stack and answers a typed error",
 }
 MONEY = re.compile(r"(usd|cost|price|amount|money|spend|spent|budget)", re.IGNORECASE)
