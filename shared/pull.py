@@ -59,11 +59,14 @@ class Puller:
         """Messages that the open pull may still bring."""
         self._open_until = 0.0
         self._away = False
+        self._not_before = 0.0
+        """When the next batch may begin (`DurableSpec.batch_every_s`)."""
 
     async def run(self) -> None:
         """Pull, handle, acknowledge; while the durable is away, wait for it."""
         inbox = self._bus.client.new_inbox()
         subscription = await self._bus.client.subscribe(inbox)
+        loop = asyncio.get_running_loop()
         handling: asyncio.Task[None] | None = None
         messages: list[Msg] = []
         try:
@@ -85,6 +88,7 @@ class Puller:
                     handling = None
                 if messages and not self._stopping.is_set():
                     self._idle.clear()
+                    self._not_before = loop.time() + self._consumer.durable.batch_every_s
                     handling = asyncio.create_task(self._handle(messages))
                     messages = []
                 elif self._away:
@@ -109,11 +113,12 @@ class Puller:
         *,
         beside: asyncio.Task[None],
     ) -> None:
-        """Take and read what arrives until the batch before is handled, up to a whole batch."""
+        """Take and read what arrives until the next batch may begin, up to a whole batch."""
+        loop = asyncio.get_running_loop()
         most = self._consumer.durable.batch_messages_max
-        keep_at = asyncio.get_running_loop().time() + KEEP_S
-        while not beside.done():
-            now = asyncio.get_running_loop().time()
+        keep_at = loop.time() + KEEP_S
+        while not beside.done() or self._is_too_soon(messages):
+            now = loop.time()
             if self._open <= 0 and not self._away:
                 await self._pull(inbox)
             taken = len(messages)
@@ -124,7 +129,18 @@ class Puller:
                 keep_at = now + KEEP_S
                 for message in messages:
                     await message.in_progress()
-            await asyncio.wait({beside}, timeout=LOOK_S)
+            if beside.done():
+                await asyncio.sleep(LOOK_S)
+            else:
+                await asyncio.wait({beside}, timeout=LOOK_S)
+
+    def _is_too_soon(self, messages: list[Msg]) -> bool:
+        """Whether a batch that was gathered beside another one waits for more of them."""
+        return (
+            0 < len(messages) < self._consumer.durable.batch_messages_max
+            and not self._stopping.is_set()
+            and asyncio.get_running_loop().time() < self._not_before
+        )
 
     async def drain(self) -> None:
         """Take nothing more and wait for the batch under way."""
