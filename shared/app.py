@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.2
 GRACE_S = 10
-COLLECT_AFTER_OBJECTS = 250_000
-"""New objects between two looks of the garbage collector; 700 by default. A batch of 2 000 reports
-makes some 100 000 that all live until it is committed, and looking at them finds nothing."""
+COLLECT_AFTER_OBJECTS = 10_000
+"""New objects between two looks of the garbage collector; 700 by default. A look at so many takes a
+millisecond or two, which somebody who asks waits for."""
+COLLECT_AFTER_OBJECTS_OF_BATCHES = 250_000
+"""The same where nobody waits: a batch of 2 000 reports makes some 100 000 that all live until it
+is committed, and looking at them finds nothing."""
 
 Loop = Callable[[], Awaitable[None]]
 
@@ -62,6 +65,8 @@ class Process:
     """Makes the ASGI application where it is more than the health pages."""
     niceness: int = 0
     """How far it stands back behind other processes of the machine (POSIX; 0: not)."""
+    collect_after_objects: int = COLLECT_AFTER_OBJECTS
+    """New objects between two looks of the garbage collector."""
     started: bool = False
 
 
@@ -139,11 +144,11 @@ async def _start(process: Process) -> None:
             logger().warning("database_waits", cause=type(error).__name__)
             await asyncio.sleep(WAIT_S)
     await process.bus.start(process.durables)
-    settle_memory()
+    settle_memory(process.collect_after_objects)
     process.started = True
 
 
-def settle_memory() -> None:
+def settle_memory(collect_after_objects: int) -> None:
     """Let the collector leave alone what stays for good, and look less often at what does not.
 
     A batch makes a hundred thousand objects that live until it is committed. By default the
@@ -152,7 +157,7 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECT_AFTER_OBJECTS)
+    gc.set_threshold(collect_after_objects)
 
 
 def _failed(tasks: Sequence[asyncio.Task[Any]]) -> int:

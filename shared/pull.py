@@ -9,6 +9,7 @@ here ends the process, loudly.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -66,11 +67,14 @@ class Puller:
         self._alone = False
         """Nothing is taken beside what is under way: it may end the process."""
         self._has_left = False
+        self._not_before = 0.0
+        """When the next batch may begin (`DurableSpec.batch_every_s`)."""
 
     async def run(self) -> None:
         """Pull, handle, acknowledge; while the durable is away, wait for it."""
         inbox = self._bus.client.new_inbox()
         subscription = await self._bus.client.subscribe(inbox)
+        loop = asyncio.get_running_loop()
         handling: asyncio.Task[None] | None = None
         messages: list[Msg] = []
         try:
@@ -95,15 +99,22 @@ class Puller:
                     await self._take_rest(subscription, messages)
                 if messages and not self._stopping.is_set():
                     self._idle.clear()
+                    self._not_before = loop.time() + self._consumer.durable.batch_every_s
                     handling = asyncio.create_task(self._handle(messages))
                     messages = []
-                elif self._away:
+                    continue
+                if not messages:
+                    self._idle.set()
+                if self._away:
                     self._away = False
                     await asyncio.sleep(AWAY_S)
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._give_back(subscription, messages)
         finally:
             if handling is not None and not handling.done():
                 handling.cancel()
                 await asyncio.wait({handling})
+            self._idle.set()
 
     async def _handle(self, messages: list[Msg]) -> None:
         self._under_way = messages
@@ -111,7 +122,6 @@ class Puller:
             await self._consumer.on_messages(messages)
         finally:
             self._under_way = ()
-            self._idle.set()
 
     async def _gather(
         self,
@@ -121,10 +131,11 @@ class Puller:
         *,
         beside: asyncio.Task[None],
     ) -> None:
-        """Take and read what arrives until the batch before is handled, up to a whole batch."""
-        keep_at = asyncio.get_running_loop().time() + KEEP_S
-        while not beside.done():
-            now = asyncio.get_running_loop().time()
+        """Take and read what arrives until the next batch may begin, up to a whole batch."""
+        loop = asyncio.get_running_loop()
+        keep_at = loop.time() + KEEP_S
+        while not beside.done() or self._is_too_soon(messages):
+            now = loop.time()
             if self._stopping.is_set():
                 await self._give_back(subscription, messages)
             elif not self._alone:
@@ -132,7 +143,18 @@ class Puller:
             if now > keep_at:
                 keep_at = now + KEEP_S
                 await keep((*self._under_way, *messages))
-            await asyncio.wait({beside}, timeout=LOOK_S)
+            if beside.done():
+                await asyncio.sleep(LOOK_S)
+            else:
+                await asyncio.wait({beside}, timeout=LOOK_S)
+
+    def _is_too_soon(self, messages: list[Msg]) -> bool:
+        """Whether a batch that was gathered beside another one waits for more of them."""
+        return (
+            0 < len(messages) < self._consumer.durable.batch_messages_max
+            and not self._stopping.is_set()
+            and asyncio.get_running_loop().time() < self._not_before
+        )
 
     async def _take_arrived(
         self, subscription: Subscription, inbox: str, messages: list[Msg]
@@ -171,7 +193,7 @@ class Puller:
             await messages.pop().nak()
 
     async def drain(self) -> None:
-        """Take nothing more and wait for the batch under way."""
+        """Take nothing more, give back what is not begun, and wait for the batch under way."""
         self._stopping.set()
         await self._idle.wait()
 

@@ -22,7 +22,7 @@ from services.ledger.requests.ingestion import IngestionReader
 from services.ledger.requests.keeping import HoldKeeper
 from services.ledger.requests.reading import Reader
 from services.ledger.settings import Settings
-from shared.app import Loop, Process
+from shared.app import COLLECT_AFTER_OBJECTS_OF_BATCHES, Loop, Process
 from shared.bus import Bus
 from shared.clock import Clock, room_clock
 from shared.command import RoomCommands
@@ -58,8 +58,10 @@ def make_process(part: str) -> Process:
         migrations=MIGRATIONS,
         http_host=settings.http_host,
         http_port=settings.http_port,
-        niceness=settings.ingest_niceness if part == "ingest" else 0,
     )
+    if part == "ingest":
+        process.niceness = settings.ingest_niceness
+        process.collect_after_objects = COLLECT_AFTER_OBJECTS_OF_BATCHES
     loops: list[Loop] = []
     drains: list[Loop] = []
     if part in ("all", "ingest"):

@@ -117,7 +117,7 @@ RUN = Table(
         postgresql_where=text("run_id = root_run_id"),
     ),
     Index("ix_run_start", "org", desc("shown_start"), "run_id"),
-    Index("ix_run_root", "org", "root_run_id"),
+    Index("ix_run_root", "root_run_id", "org"),
     Index(
         "ix_run_agent",
         "org",

@@ -362,8 +362,7 @@ async def test_deletions_beside_reports_on_many_connections_lose_nothing(room: L
             try:
                 await room.consumers["CHANNEL"].handle(batch)
             except asyncpg.DeadlockDetectedError:
-                # Runs that turn out to be needed late are locked late; the batch is tried again.
-                return False
+                return False  # What is needed late is locked late: such a batch is tried again.
             return True
 
         await eventually(settled, bool)

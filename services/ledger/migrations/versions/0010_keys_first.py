@@ -1,4 +1,4 @@
-"""Keys are the indexes made last.
+"""What is found by a key of its own begins with it.
 
 Revision ID: ledger_0010
 Revises: ledger_0009
