@@ -65,7 +65,7 @@ def is_transient(error: BaseException) -> bool:
 
 def _stands(connection: PoolConnectionProxy[asyncpg.Record]) -> bool:
     """Whether one that was taken can be used: when it is lost the pool takes it back at once."""
-    return connection._con is not None and not connection.is_closed()
+    return getattr(connection, "_con", None) is not None and not connection.is_closed()
 
 
 class _Connection(asyncpg.Connection):

@@ -79,18 +79,7 @@ class Puller:
         messages: list[Msg] = []
         try:
             while not self._stopping.is_set():
-                try:
-                    if handling is not None:
-                        await self._gather(subscription, inbox, messages, beside=handling)
-                    elif not messages:
-                        await self._next_batch(subscription, inbox, messages)
-                except (nats.errors.Error, OSError) as error:
-                    logger().warning(
-                        "pull_waits",
-                        stream=self._consumer.durable.stream,
-                        cause=type(error).__name__,
-                    )
-                    self._open, self._away = 0, True
+                await self._take_some(subscription, inbox, messages, handling)
                 if handling is not None:
                     await handling
                     handling = None
@@ -115,6 +104,24 @@ class Puller:
                 handling.cancel()
                 await asyncio.wait({handling})
             self._idle.set()
+
+    async def _take_some(
+        self,
+        subscription: Subscription,
+        inbox: str,
+        messages: list[Msg],
+        handling: asyncio.Task[None] | None,
+    ) -> None:
+        try:
+            if handling is not None:
+                await self._gather(subscription, inbox, messages, beside=handling)
+            elif not messages:
+                await self._next_batch(subscription, inbox, messages)
+        except (nats.errors.Error, OSError) as error:
+            logger().warning(
+                "pull_waits", stream=self._consumer.durable.stream, cause=type(error).__name__
+            )
+            self._open, self._away = 0, True
 
     async def _handle(self, messages: list[Msg]) -> None:
         self._under_way = messages

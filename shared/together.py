@@ -50,20 +50,18 @@ class Together(Generic[K, V]):
                 task.add_done_callback(self._serving.discard)
 
     async def _serve(self, waiting: Mapping[K, list[asyncio.Future[V | None]]]) -> None:
+        futures = [(key, future) for key, askers in waiting.items() for future in askers]
         try:
             found = await self._look(waiting.keys())
         except Exception as error:
-            for futures in waiting.values():
-                for future in futures:
-                    if not future.done():
-                        future.set_exception(error)
-            return
+            for _, future in futures:
+                if not future.done():
+                    future.set_exception(error)
         except asyncio.CancelledError:
-            for futures in waiting.values():
-                for future in futures:
-                    future.cancel()
+            for _, future in futures:
+                future.cancel()
             raise
-        for key, futures in waiting.items():
-            for future in futures:
+        else:
+            for key, future in futures:
                 if not future.done():
                     future.set_result(found.get(key))

@@ -14,6 +14,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 AT_HAND = 2
+LOST = (asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 @pytest.fixture
@@ -91,10 +92,13 @@ async def test_a_connection_that_was_lost_at_hand_is_replaced_unnoticed(
 async def test_one_that_is_lost_in_the_middle_fails_its_user_alone(
     database: Database, made: RoomDatabase
 ) -> None:
-    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)) as caught:
+    async def use() -> None:
         async with database.connection() as connection:
             await cut(made)
             await connection.fetchval("SELECT 1")
+
+    with pytest.raises(LOST) as caught:
+        await use()
     assert is_transient(caught.value)
     assert len(await both(database)) == AT_HAND
 
@@ -103,12 +107,16 @@ async def test_a_transaction_whose_connection_is_lost_between_two_statements_may
     database: Database, made: RoomDatabase
 ) -> None:
     """The driver says of it what it says of one that was given back: it is no bug of a handler."""
-    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)) as caught:
+
+    async def use() -> None:
         async with database.transaction() as connection:
             await connection.fetchval("SELECT 1")
             await cut(made)
             await eventually(lambda: _is(not _stands(connection)))
             await connection.fetchval("SELECT 1")
+
+    with pytest.raises(LOST) as caught:
+        await use()
     assert is_transient(caught.value)
 
 
