@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.channel import Tokens
@@ -107,9 +107,8 @@ async def books_of(room, org):
 
 
 @settings(
-    max_examples=250,
+    max_examples=30,
     deadline=None,
-    phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(story=stories(), seed=st.integers(0, 2**32))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from contracts.ledger import Authorize
+from contracts.types import CapMode
 from services.ledger.handlers.counting import TreeCounter
-from tests.factories import MODEL, NOON, Feed, minutes, started, usage
+from tests.factories import MODEL, NOON, Feed, agent, minutes, organization, started, usage
 from tests.integration.ledger.reconciling import (
     assert_books_are_sums_of_entries,
     assert_rebuilding_agrees,
@@ -75,11 +76,34 @@ async def test_a_question_may_name_a_delegated_run_as_root(room: LedgerRoom, fee
     start = started("top", agent_id="outer"), delegated("middle", "top", "mid")
     await room.hear([feed.channel(each) for each in start])
     await room.authorize(ask("q", "kid", "middle"))
+    assert await agents_of(room, "kid") == ["inner", "outer"], "at once"
     await assert_everything_agrees(room)
-    assert await agents_of(room, "kid") == ["inner", "outer"]
     await room.hear([feed.channel(usage("q", "kid"))])
     await assert_everything_agrees(room)
     assert (await room.run("top")).totals.cost_nanousd == 7_500_000
+
+
+@pytest.mark.parametrize("cap_mode", list(CapMode))
+async def test_whose_tree_it_is_decides_whose_caps_bind(
+    room: LedgerRoom, feed: Feed, cap_mode: CapMode
+):
+    await room.know(feed)
+    await room.hear([feed.directory(organization(cap_mode=cap_mode, entity_revision=2), "acme")])
+    await room.hear([feed.directory(agent("outer", 1_000_000), "outer")])
+    await room.hear([feed.directory(agent("mid", 10**12), "mid")])
+    start = (
+        started("top", agent_id="outer", budget_nanousd=10**12),
+        delegated("middle", "top", "mid"),
+    )
+    await room.hear([feed.channel(each) for each in start])
+    await room.hear([feed.channel(usage("q0", "top"))])
+    for request_id in ("q1", "q2"):
+        question = ask(request_id, "kid", "middle").model_copy(update={"root_agent_id": "mid"})
+        answer = await room.authorize(question)
+        assert not answer.allowed
+        assert answer.refusal is not None
+        assert (answer.refusal.scope, answer.refusal.id) == ("agent", "outer")
+    await assert_everything_agrees(room)
 
 
 async def test_roots_that_are_told_of_together_are_followed_to_the_end(
