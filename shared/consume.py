@@ -7,6 +7,7 @@ the commit, so a crash anywhere delivers it again and the effect stays one (desi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import Counter
@@ -14,6 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+import nats.errors
 
 from contracts.catalog import DurableSpec
 from contracts.envelope import Event
@@ -35,8 +38,9 @@ QUICK_TRIES_MAX = 2
 HOLD_S_MAX = 5.0
 SUSPECT_DELIVERIES = 4
 """A message delivered more often is handled alone: one of its batch may end the process."""
-DELIVERIES_MAX = 16
-"""Delivered more often it is a dead letter, unhandled: whoever touched it died (ADR 0013)."""
+DELIVERIES_MAX = 32
+"""Delivered more often it is a dead letter, unhandled: whoever touched it died (ADR 0013). Of a
+whole batch that is delivered with a culprit half has its turn each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +103,21 @@ class Consumer:
         """What was read ahead, by its place in the stream."""
 
     def read_ahead(self, messages: Sequence[Msg]) -> None:
-        """Read messages that will be handled next."""
+        """Read messages that will be handled next; not those that may end the process."""
         for message in messages:
+            if is_suspect(message):
+                continue
             delivery = _delivery_of(message)
-            self._read[delivery.sequence] = _read(delivery)
+            try:
+                self._read[delivery.sequence] = _read(delivery)
+            except Exception as error:
+                # A bug: whoever handles the message meets it alone, and it waits among retries.
+                logger().warning(
+                    "not_read_ahead",
+                    stream=delivery.stream,
+                    sequence=delivery.sequence,
+                    cause=type(error).__name__,
+                )
 
     async def on_messages(self, messages: Sequence[Msg]) -> None:
         """Handle what one pull brought and acknowledge all of it.
@@ -111,14 +126,13 @@ class Consumer:
         again: a fetch more would only be held as well.
         """
         started = time.perf_counter()
-        suspects = [message for message in messages if _deliveries(message) > SUSPECT_DELIVERIES]
+        suspects = [message for message in messages if is_suspect(message)]
         # In another order each time, so that no culprit stands before the same neighbours for ever.
         random.Random(max(map(_deliveries, messages))).shuffle(suspects)
-        together = [message for message in messages if _deliveries(message) <= SUSPECT_DELIVERIES]
+        together = [message for message in messages if not is_suspect(message)]
         for group in ([together] if together else []) + [[message] for message in suspects]:
             await self._hold_until_handled(group)
-            for message in group:
-                await message.ack()
+            await _acknowledge(group)
         metrics.BATCH_S.observe(time.perf_counter() - started)
 
     def _take_read(self, delivery: Delivery) -> tuple[Address, Event[Any]] | Invalid:
@@ -128,12 +142,14 @@ class Consumer:
 
     async def _hold_until_handled(self, messages: Sequence[Msg]) -> None:
         wait_s = 0.1
+        # A message that was missed while its batch was held comes again, perhaps beside itself.
+        deliveries = {one.sequence: one for one in map(_delivery_of, messages)}
         while True:
             try:
                 if _deliveries(messages[0]) > DELIVERIES_MAX:
                     await self._bury_unhandled(messages)
                 else:
-                    await self.handle([_delivery_of(message) for message in messages])
+                    await self.handle([*deliveries.values()])
                 return
             except Exception as error:
                 if not is_transient(error):
@@ -141,8 +157,7 @@ class Consumer:
                 logger().warning(
                     "batch_held", stream=self.durable.stream, cause=type(error).__name__
                 )
-                for message in messages:
-                    await message.in_progress()
+                await keep(messages)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, HOLD_S_MAX)
 
@@ -277,6 +292,27 @@ def _read(delivery: Delivery) -> tuple[Address, Event[Any]] | Invalid:
         return read_event(delivery.subject, delivery.body)
     except Invalid as error:
         return error
+
+
+async def keep(messages: Sequence[Msg]) -> None:
+    """Tell the server that these are not forgotten, so that it does not deliver them again."""
+    with contextlib.suppress(nats.errors.Error, OSError):
+        # While the bus is away there is nobody to tell: it delivers them again, which is no harm.
+        for message in messages:
+            if not message.is_acked:
+                await message.in_progress()
+
+
+async def _acknowledge(messages: Sequence[Msg]) -> None:
+    with contextlib.suppress(nats.errors.Error, OSError):
+        # What is handled and not acknowledged comes again, and is seen to be handled.
+        for message in messages:
+            await message.ack()
+
+
+def is_suspect(message: Msg) -> bool:
+    """Whether a message has come so often that it may be what ends the process."""
+    return _deliveries(message) > SUSPECT_DELIVERIES
 
 
 def _deliveries(message: Msg) -> int:

@@ -58,8 +58,14 @@ def is_transient(error: BaseException) -> bool:
     """Whether the database may answer later: it is down, starting, or somebody held a lock."""
     if isinstance(error, asyncpg.InterfaceError):
         # The same class tells of a connection that was lost and of a mistake in the calling code.
-        return "clos" in str(error)
+        # One that is lost between two statements is said to have been given back to its pool.
+        return any(words in str(error) for words in ("clos", "released back to the pool"))
     return isinstance(error, _TRANSIENT)
+
+
+def _stands(connection: PoolConnectionProxy[asyncpg.Record]) -> bool:
+    """Whether one that was taken can be used: when it is lost the pool takes it back at once."""
+    return getattr(connection, "_con", None) is not None and not connection.is_closed()
 
 
 class _Connection(asyncpg.Connection):
@@ -176,7 +182,8 @@ class Database:
         except BaseException:
             await pool.release(connection)
             raise
-        if len(self._at_hand) < self._at_hand_max and not connection.is_closed():
+        # A pool that is closing waits for those that are in use.
+        if pool is self._pool and len(self._at_hand) < self._at_hand_max and _stands(connection):
             self._at_hand.append(connection)
         else:
             await pool.release(connection)
@@ -186,7 +193,7 @@ class Database:
     ) -> PoolConnectionProxy[asyncpg.Record]:
         while self._at_hand:
             connection = self._at_hand.pop()
-            if not connection.is_closed():
+            if _stands(connection):
                 return connection
             await pool.release(connection)
         return await pool.acquire(timeout=CONNECT_S_MAX)
@@ -223,9 +230,9 @@ class Database:
         """Close the pool; a connection that does not end in time is cut."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            for connection in self._at_hand:
+            at_hand, self._at_hand = self._at_hand, []
+            for connection in at_hand:
                 await pool.release(connection)
-            self._at_hand.clear()
             try:
                 async with asyncio.timeout(CONNECT_S_MAX):
                     await pool.close()

@@ -36,7 +36,14 @@ class Group(Generic[Asked, Answered]):
         return await future
 
     async def run(self) -> None:
-        """Decide groups until cancelled; what is under way then ends first."""
+        """Decide groups until cancelled; nobody waits any more then."""
+        try:
+            await self._run()
+        finally:
+            for _, future in self._waiting:
+                future.cancel()
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as deciding:
             while True:
                 await self._wake.wait()
@@ -59,6 +66,10 @@ class Group(Generic[Asked, Answered]):
                 if not future.done():
                     future.set_exception(error)
             return
+        except BaseException:
+            for _, future in group:
+                future.cancel()
+            raise
         finally:
             self._places.release()
         for (_, future), answer in zip(group, answers, strict=True):

@@ -9,16 +9,20 @@ here ends the process, loudly.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
 import nats.errors
 
 from shared.bus import BusUnavailable
+from shared.consume import is_suspect, keep
 from shared.db import is_transient
 from shared.log import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
@@ -59,6 +63,10 @@ class Puller:
         """Messages that the open pull may still bring."""
         self._open_until = 0.0
         self._away = False
+        self._under_way: Sequence[Msg] = ()
+        self._alone = False
+        """Nothing is taken beside what is under way: it may end the process."""
+        self._has_left = False
         self._not_before = 0.0
         """When the next batch may begin (`DurableSpec.batch_every_s`)."""
 
@@ -71,39 +79,56 @@ class Puller:
         messages: list[Msg] = []
         try:
             while not self._stopping.is_set():
-                try:
-                    if handling is not None:
-                        await self._gather(subscription, inbox, messages, beside=handling)
-                    elif not messages:
-                        await self._next_batch(subscription, inbox, messages)
-                except (nats.errors.Error, OSError) as error:
-                    logger().warning(
-                        "pull_waits",
-                        stream=self._consumer.durable.stream,
-                        cause=type(error).__name__,
-                    )
-                    self._open, self._away = 0, True
+                await self._take_some(subscription, inbox, messages, handling)
                 if handling is not None:
                     await handling
                     handling = None
+                self._alone = any(map(is_suspect, messages))
+                if self._alone:
+                    await self._take_rest(subscription, messages)
                 if messages and not self._stopping.is_set():
                     self._idle.clear()
                     self._not_before = loop.time() + self._consumer.durable.batch_every_s
                     handling = asyncio.create_task(self._handle(messages))
                     messages = []
-                elif self._away:
+                    continue
+                if not messages:
+                    self._idle.set()
+                if self._away:
                     self._away = False
                     await asyncio.sleep(AWAY_S)
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._give_back(subscription, messages)
         finally:
             if handling is not None and not handling.done():
                 handling.cancel()
                 await asyncio.wait({handling})
+            self._idle.set()
+
+    async def _take_some(
+        self,
+        subscription: Subscription,
+        inbox: str,
+        messages: list[Msg],
+        handling: asyncio.Task[None] | None,
+    ) -> None:
+        try:
+            if handling is not None:
+                await self._gather(subscription, inbox, messages, beside=handling)
+            elif not messages:
+                await self._next_batch(subscription, inbox, messages)
+        except (nats.errors.Error, OSError) as error:
+            logger().warning(
+                "pull_waits", stream=self._consumer.durable.stream, cause=type(error).__name__
+            )
+            self._open, self._away = 0, True
 
     async def _handle(self, messages: list[Msg]) -> None:
+        self._under_way = messages
         try:
             await self._consumer.on_messages(messages)
         finally:
-            self._idle.set()
+            self._under_way = ()
 
     async def _gather(
         self,
@@ -115,20 +140,16 @@ class Puller:
     ) -> None:
         """Take and read what arrives until the next batch may begin, up to a whole batch."""
         loop = asyncio.get_running_loop()
-        most = self._consumer.durable.batch_messages_max
         keep_at = loop.time() + KEEP_S
         while not beside.done() or self._is_too_soon(messages):
             now = loop.time()
-            if self._open <= 0 and not self._away:
-                await self._pull(inbox)
-            taken = len(messages)
-            while subscription.pending_msgs and len(messages) < most:
-                self._take(await subscription.next_msg(timeout=GRACE_S), messages)
-            self._consumer.read_ahead(messages[taken:])
+            if self._stopping.is_set():
+                await self._give_back(subscription, messages)
+            elif not self._alone:
+                await self._take_arrived(subscription, inbox, messages)
             if now > keep_at:
                 keep_at = now + KEEP_S
-                for message in messages:
-                    await message.in_progress()
+                await keep((*self._under_way, *messages))
             if beside.done():
                 await asyncio.sleep(LOOK_S)
             else:
@@ -142,8 +163,44 @@ class Puller:
             and asyncio.get_running_loop().time() < self._not_before
         )
 
+    async def _take_arrived(
+        self, subscription: Subscription, inbox: str, messages: list[Msg]
+    ) -> None:
+        taken, most = len(messages), self._consumer.durable.batch_messages_max
+        # No more is asked for than is taken: what waited here would not be kept alive.
+        if taken < most and self._is_over() and not self._away:
+            await self._pull(inbox, most - taken)
+        while subscription.pending_msgs and len(messages) < most:
+            self._take(await subscription.next_msg(timeout=GRACE_S), messages)
+        self._consumer.read_ahead(messages[taken:])
+
+    async def _take_rest(self, subscription: Subscription, messages: list[Msg]) -> None:
+        """Take all that the open pull brings.
+
+        It is delivered, and counted, with the message that may end the process; so all of it has
+        to have the same chance of a turn before that one (ADR 0013).
+        """
+        try:
+            while not self._is_over():
+                left_s = self._open_until - asyncio.get_running_loop().time()
+                self._take(await subscription.next_msg(timeout=max(left_s, LOOK_S)), messages)
+        except (TimeoutError, nats.errors.Error, OSError):
+            self._open = 0
+
+    async def _give_back(self, subscription: Subscription, messages: list[Msg]) -> None:
+        """Let others have at once what will not be handled here."""
+        if self._has_left:
+            return
+        self._has_left = True
+        while subscription.pending_msgs:
+            self._take(await subscription.next_msg(timeout=GRACE_S), messages)
+        # First of all nobody hears the open pull any more: it would bring them here again.
+        await subscription.unsubscribe()
+        while messages:
+            await messages.pop().nak()
+
     async def drain(self) -> None:
-        """Take nothing more and wait for the batch under way."""
+        """Take nothing more, give back what is not begun, and wait for the batch under way."""
         self._stopping.set()
         await self._idle.wait()
 
@@ -151,9 +208,8 @@ class Puller:
         self, subscription: Subscription, inbox: str, messages: list[Msg]
     ) -> None:
         """Take what has arrived, at least one message; nothing when the open pull ended."""
-        now = asyncio.get_running_loop().time()
-        if self._open <= 0 or now > self._open_until:
-            await self._pull(inbox)
+        if self._is_over():
+            await self._pull(inbox, self._consumer.durable.batch_messages_max)
         try:
             self._take(await subscription.next_msg(timeout=PULL_S + GRACE_S), messages)
         except TimeoutError:
@@ -164,10 +220,14 @@ class Puller:
         ):
             self._take(await subscription.next_msg(timeout=GRACE_S), messages)
 
-    async def _pull(self, inbox: str) -> None:
+    def _is_over(self) -> bool:
+        """Whether no pull is open, or none that the server still knows of."""
+        return self._open <= 0 or asyncio.get_running_loop().time() > self._open_until
+
+    async def _pull(self, inbox: str, messages_max: int) -> None:
         spec = self._consumer.durable
         wanted = {
-            "batch": spec.batch_messages_max,
+            "batch": messages_max,
             "expires": int(PULL_S * 1_000_000_000),
             "max_bytes": PULL_BYTES_MAX,
         }
@@ -176,7 +236,7 @@ class Puller:
             json.dumps(wanted).encode(),
             reply=inbox,
         )
-        self._open = spec.batch_messages_max
+        self._open = messages_max
         self._open_until = asyncio.get_running_loop().time() + PULL_S + GRACE_S
 
     def _take(self, message: Msg, messages: list[Msg]) -> None:

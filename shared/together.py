@@ -30,33 +30,38 @@ class Together(Generic[K, V]):
     async def find(self, key: K) -> V | None:
         """The value of a key as it is now; raises what the lookup raised."""
         if self._under_way < LOOKUPS_MAX and not self._waiting:
+            self._under_way += 1
             return (await self._look({key})).get(key)
         future: asyncio.Future[V | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
         return await future
 
     async def _look(self, keys: Collection[K]) -> Mapping[K, V]:
-        self._under_way += 1
         try:
             return await self._find(keys)
         finally:
             self._under_way -= 1
             if self._waiting:
                 waiting, self._waiting = self._waiting, {}
+                # Counted from here on, so that nobody takes its place before it begins.
+                self._under_way += 1
                 task = asyncio.create_task(self._serve(waiting))
                 self._serving.add(task)
                 task.add_done_callback(self._serving.discard)
 
     async def _serve(self, waiting: Mapping[K, list[asyncio.Future[V | None]]]) -> None:
+        futures = [(key, future) for key, askers in waiting.items() for future in askers]
         try:
             found = await self._look(waiting.keys())
         except Exception as error:
-            for futures in waiting.values():
-                for future in futures:
-                    if not future.done():
-                        future.set_exception(error)
-            return
-        for key, futures in waiting.items():
-            for future in futures:
+            for _, future in futures:
+                if not future.done():
+                    future.set_exception(error)
+        except asyncio.CancelledError:
+            for _, future in futures:
+                future.cancel()
+            raise
+        else:
+            for key, future in futures:
                 if not future.done():
                     future.set_result(found.get(key))

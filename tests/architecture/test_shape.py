@@ -16,6 +16,7 @@ PARAMETERS_MAX = 6
 NAMES_OF_NOTHING = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
 MORE_PARAMETERS = "PLR0913"
 BLIND_HANDLERS = {
+    "shared/consume.py: Consumer.read_ahead": "logs it; the same reading fails again when handled",
     "shared/group.py: Group._decide_group": "hands the error to everybody who waits for the group",
     "shared/together.py: Together._serve": "hands the error to everybody who waits for the lookup",
     "shared/questions.py: Responder._respond": "logs it with its stack and answers a typed error",

@@ -97,5 +97,29 @@ async def test_groups_are_decided_beside_each_other_up_to_a_bound(running):
     assert sizes == [1] * GROUPS_MAX + [5]
 
 
+async def test_when_it_ends_nobody_is_left_waiting():
+    gate = asyncio.Event()
+    sizes = []
+
+    async def wait(items):
+        sizes.append(len(items))
+        await gate.wait()
+        return items
+
+    group = Group(wait)
+    deciding = asyncio.ensure_future(group.run())
+    asked = []
+    for number in range(GROUPS_MAX):
+        asked.append(asyncio.ensure_future(group.submit(number)))
+        await eventually(lambda count=number + 1: _is(len(sizes) == count))
+    asked += [asyncio.ensure_future(group.submit("waits")) for _ in range(3)]
+    await asyncio.sleep(0)
+    deciding.cancel()
+    for one in asked:
+        with pytest.raises(asyncio.CancelledError):
+            await one
+    assert deciding.done()
+
+
 async def _is(condition):
     return condition

@@ -97,5 +97,47 @@ async def test_everybody_hears_the_value_of_its_own_key(askers: int):
     assert found == [number % 50 * 2 for number in range(askers)]
 
 
+async def test_no_more_lookups_than_the_bound_are_under_way_however_they_come():
+    under_way, most = 0, 0
+
+    async def find(keys):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return {key: key for key in keys}
+
+    together = Together(find)
+
+    async def keep_asking(key):
+        for turn in range(50):
+            assert await together.find(key) == key
+            for _ in range((key + turn) % 4):
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*(keep_asking(key) for key in range(7)))
+    assert most == LOOKUPS_MAX
+
+
+async def test_a_lookup_that_is_cancelled_leaves_nobody_waiting():
+    table = Table()
+    together = Together(table.find)
+    asked = [asyncio.ensure_future(together.find("a")) for _ in range(LOOKUPS_MAX)]
+    shared = [asyncio.ensure_future(together.find("b")) for _ in range(3)]
+    await asyncio.sleep(0)
+    asked[0].cancel()
+    await eventually(lambda: _is(len(table.asked) == LOOKUPS_MAX + 1))
+    for task in together._serving:
+        task.cancel()
+    table.gate.set()
+    assert await asked[1] == 1
+    for one in shared:
+        with pytest.raises(asyncio.CancelledError):
+            await one
+    assert await together.find("b") == 2
+
+
 async def _is(condition):
     return condition

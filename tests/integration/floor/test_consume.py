@@ -9,9 +9,9 @@ import pytest
 
 from contracts.catalog import DURABLES
 from contracts.errors import Invalid, Retryable
-from shared import failures
+from shared import consume, failures
 from shared.clock import FixedClock
-from shared.consume import DELIVERIES_MAX, Consumer, Delivery
+from shared.consume import DELIVERIES_MAX, SUSPECT_DELIVERIES, Consumer, Delivery
 from shared.failures import TRIES_MAX, retry_delay
 from tests.factories import NOON, Feed, started
 
@@ -190,6 +190,10 @@ class Message:
         )
         self.acknowledged = False
 
+    @property
+    def is_acked(self) -> bool:
+        return self.acknowledged
+
     async def ack(self) -> None:
         self.acknowledged = True
 
@@ -216,7 +220,7 @@ async def test_a_message_that_ends_the_process_is_isolated_and_then_buried(datab
     )
     waiting = deliveries("r0", "r1", "r2")
     deaths = 0
-    for count in range(1, 30):
+    for count in range(1, DELIVERIES_MAX + 10):
         messages = [Message(delivery, count) for delivery in waiting]
         try:
             await consumer.on_messages(messages)
@@ -230,3 +234,65 @@ async def test_a_message_that_ends_the_process_is_isolated_and_then_buried(datab
     assert sorted(handled_ids) == ["r0", "r2"]
     (dead,) = await rows_of(database, "dead_letter")
     assert dead["reason"] == "deliveries_exhausted"
+
+
+async def test_a_message_that_comes_beside_itself_is_handled_once(consumer, recorder, database):
+    """Missed by the server while its batch was held, it was delivered again into the same batch."""
+    recorder.refused = {"r1"}
+    (one, other) = deliveries("r0", "r1")
+    messages = [Message(one, 1), Message(other, 1), Message(one, 2), Message(other, 2)]
+    await consumer.on_messages(messages)
+    assert recorder.calls == 1
+    assert all(message.acknowledged for message in messages)
+    assert len(await rows_of(database, "dead_letter")) == 1
+
+
+async def test_reading_ahead_that_fails_leaves_the_message_to_its_own_handling(
+    consumer, recorder, database, monkeypatch
+):
+    """A bug in reading costs the message a place among retries, not the room its process."""
+    (good, bad) = deliveries("r0", "r1")
+
+    def read_event(subject, body):
+        if body == bad.body:
+            raise RecursionError
+        return real(subject, body)
+
+    real = consume.read_event
+    monkeypatch.setattr(consume, "read_event", read_event)
+    messages = [Message(good, 1), Message(bad, 1)]
+    consumer.read_ahead(messages)
+    await consumer.on_messages(messages)
+    assert await handled(database) == {"r0"}
+    (waiting,) = await rows_of(database, "retry")
+    assert (waiting["reason"], waiting["stream_sequence"]) == ("RecursionError", bad.sequence)
+    assert all(message.acknowledged for message in messages)
+
+
+async def test_what_may_end_the_process_is_not_touched_ahead_of_its_turn(
+    consumer, database, monkeypatch
+):
+    """Whoever reads it may die: it would never come to be buried."""
+    (culprit,) = deliveries("r1")
+
+    def read_event(subject, body):
+        raise Killed
+
+    monkeypatch.setattr(consume, "read_event", read_event)
+    consumer.read_ahead([Message(culprit, SUSPECT_DELIVERIES + 1)])
+    buried = [Message(culprit, DELIVERIES_MAX + 1)]
+    consumer.read_ahead(buried)
+    await consumer.on_messages(buried)
+    assert [row["reason"] for row in await rows_of(database, "dead_letter")] == [
+        "deliveries_exhausted"
+    ]
+
+
+async def test_what_was_read_ahead_is_not_kept(consumer, recorder):
+    recorder.refused = {"r2"}
+    feed = Feed()
+    for count in (1, SUSPECT_DELIVERIES + 1, DELIVERIES_MAX + 1):
+        messages = [Message(feed.channel(started(f"r{n}")), count) for n in range(5)]
+        consumer.read_ahead(messages)
+        await consumer.on_messages(messages)
+    assert consumer._read == {}
