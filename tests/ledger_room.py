@@ -38,6 +38,7 @@ from contracts.types import Wire
 from services.ledger.domain.rate_cards import RateBook
 from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
+from services.ledger.handlers.entering import RunPlacer
 from services.ledger.handlers.reaping import Reaper
 from services.ledger.handlers.recounting import Recounter
 from services.ledger.handlers.saying import TotalsSayer
@@ -78,6 +79,7 @@ class LedgerRoom:
             "DIRECTORY": directory.on_batch,
         }
         self.consumers = {stream: self._consumer(stream, self.handlers[stream]) for stream in HEARD}
+        self.placer = RunPlacer(database=self.database, clock=self.clock)
         self.recounter = Recounter(database=self.database, clock=self.clock, trees_max=2)
         self.authorizer = Authorizer(database=self.database, book=BOOK, clock=self.clock)
         self.reader = Reader(database=self.database, clock=self.clock)

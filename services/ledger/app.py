@@ -12,6 +12,7 @@ from services.ledger.handlers import directory
 from services.ledger.handlers.channel import ChannelReports
 from services.ledger.handlers.copying import DirectoryCopy
 from services.ledger.handlers.counting import TreeCounter
+from services.ledger.handlers.entering import RunPlacer
 from services.ledger.handlers.reaping import Patience, Reaper
 from services.ledger.handlers.recounting import Recounter
 from services.ledger.handlers.saying import TotalsSayer
@@ -78,6 +79,7 @@ def make_process(part: str) -> Process:
         loops.append(Recounter(database=database, clock=clock).run)
         loops.append(TotalsSayer(database=database, clock=clock).run)
         loops.append(TreeCounter(database=database).run)
+        loops.append(RunPlacer(database=database, clock=clock).run)
         loops.append(_reaping(settings, database, bus, clock))
     if part in ("all", "answer"):
         deciding = _deciding(settings)

@@ -34,12 +34,14 @@ _FILL = (
     """
     INSERT INTO ledger.run (org, run_id, channel_id, root_run_id, said_root_run_id, provisional,
         agent_id, started_by_user_id, surface, status, tools, missing_delegates, started_at,
-        first_sign_at, last_sign_at, heard_at, ended_at, start_digest, end_digest, revision,
+        first_sign_at, last_sign_at, heard_at, own_first_sign_at, own_last_sign_at, own_heard_at,
+        ended_at, start_digest, end_digest, revision,
         counted_agents, counted_departments, own_cost_nanousd, own_request_count, own_input,
         own_output, tree_cost_nanousd, tree_request_count, tree_input, tree_output)
     SELECT $1, 'r' || n, 'c1', 'r' || n, 'r' || n, false, 'agent-' || n % 40, 'user-' || n % 200,
         'web', (ARRAY['completed', 'failed', 'completed', 'cancelled'])[1 + n % 4], '{}', 0, t.at,
-        t.at, t.at, t.at, t.at + interval '9 seconds', '', '', 2, ARRAY['agent-' || n % 40], '{}',
+        t.at, t.at, t.at, t.at, t.at, t.at, t.at + interval '9 seconds', '', '', 2,
+        ARRAY['agent-' || n % 40], '{}',
         n * 10000, $3::integer, 5000, 900, n * 10000, $3::integer, 5000, 900
     FROM generate_series(1, $2::integer) AS n,
         LATERAL (SELECT now() - n * interval '25 seconds' AS at) AS t

@@ -16,7 +16,7 @@ from services.ledger.domain.amounts import NOTHING, Amount
 from services.ledger.domain.departments import Interval, PersonKey, departments_of
 from services.ledger.domain.life import reason_of, settle
 from services.ledger.domain.merging import Draft, Line
-from services.ledger.domain.runs import Run, agents_of, saw_sign
+from services.ledger.domain.runs import Run, agents_of, saw_sign, showed_sign, shows_itself
 
 MISSING_DELEGATE = "missing_delegate"
 """Kind of the line that counts delegates whose spend nobody reported."""
@@ -55,7 +55,9 @@ class Books:
     lines: dict[tuple[str, Line], Amount] = field(default_factory=dict)
     months: dict[MonthKey, MonthAmount] = field(default_factory=dict)
     signs: dict[RunKey, Sign] = field(default_factory=dict)
-    """Signs of life of runs that are written for nothing else."""
+    """Signs of life of runs, and of what is in their trees, that are written for nothing else."""
+    own_signs: dict[RunKey, Sign] = field(default_factory=dict)
+    """Those that are the run's own."""
     belongs: dict[PersonKey, tuple[Interval, ...]] = field(default_factory=dict)
     """The departments of whoever started the trees of this batch."""
 
@@ -72,17 +74,21 @@ class Books:
         it may be the one that reopens it.
         """
         run = self.runs[key]
-        first = run.first_sign_at
+        first = run.own_first_sign_at
         if run.reaped_at is not None or first is None or at < first:
             self.runs[key] = saw_sign(run, at, heard_at)
-        elif self._is_news(run, at, heard_at):
-            noted = self.signs.get(key, (at, heard_at))
-            self.signs[key] = (max(noted[0], at), max(noted[1], heard_at))
+            return
+        _note_sign(self.own_signs, key, (run.own_last_sign_at, run.own_heard_at), (at, heard_at))
+        self._see_in_tree(key, at, heard_at)
 
-    @staticmethod
-    def _is_news(run: Run, at: datetime, heard_at: datetime) -> bool:
-        last, heard = run.last_sign_at, run.heard_at
-        return last is None or heard is None or at > last or heard_at > heard
+    def _see_in_tree(self, key: RunKey, at: datetime, heard_at: datetime) -> None:
+        """Note a sign of life of a run, or of one in its tree."""
+        run = self.runs[key]
+        first = run.first_sign_at
+        if run.reaped_at is not None or first is None or at < first:
+            self.runs[key] = showed_sign(run, at, heard_at)
+        else:
+            _note_sign(self.signs, key, (run.last_sign_at, run.heard_at), (at, heard_at))
 
     def roots_missing(self) -> set[RunKey]:
         """Roots of loaded runs, said or held so far, that are not loaded themselves."""
@@ -184,29 +190,6 @@ class Books:
             run_id = run.named_root_run_id
         return min(path[path.index(run_id) :])
 
-    def _heads(self, key: RunKey) -> set[str]:
-        """The runs that a run's signs of life are signs of, itself left out.
-
-        Its root; and where trees were cut off, every root that it had or may have: one process
-        runs them all, and what was said before a deletion and after it has to show the same.
-        """
-        org, run_id = key
-        heads = {self.runs[key].root_run_id}
-        path: list[str] = []
-        while run_id not in path:
-            path.append(run_id)
-            run = self.runs.get((org, run_id))
-            if run is None:
-                break
-            heads.update(run.cut_run_ids)
-            if run.said_root_run_id == run_id:
-                break
-            run_id = run.said_root_run_id
-        # The end of the chain; of a circle its root is one of its runs and known already.
-        if path and run_id == path[-1]:
-            heads.add(run_id)
-        return heads - {key[1]}
-
     def changed(self) -> list[tuple[RunKey, Run]]:
         """Runs that have to be written."""
         return [(key, run) for key, run in self.runs.items() if run != self.before[key]]
@@ -271,6 +254,10 @@ class Books:
             key for key, run in self.runs.items() if run.root_run_id != self.before[key].root_run_id
         }
 
+    def trees_left(self) -> set[RunKey]:
+        """Trees that runs have left: to show their roots by what is left, all of it is needed."""
+        return {(key[0], self.before[key].root_run_id) for key in self.moved()}
+
     def move(self, own_before: Mapping[RunKey, Amount]) -> None:
         """Take moved runs' sums out of their old tree and put them into the new one."""
         for key in self.moved():
@@ -281,24 +268,28 @@ class Books:
     def show_roots(self) -> None:
         """Let a root be seen with its tree: from the earliest sign in it, alive while any is.
 
-        The process that runs a tree is one; a delegate that works is a sign of life of its root.
+        The process that runs a tree is one; a delegate that works is a sign of life of its root,
+        as long as it is in its tree. A root that a run has left is shown again by what is left:
+        all that its tree held is loaded (`trees_left`).
         """
+        for key in self.trees_left() & self.runs.keys():
+            self.runs[key] = shows_itself(self.runs[key])
+            if key in self.own_signs:
+                self._see_in_tree(key, *self.own_signs[key])
         for key, run in list(self.runs.items()):
-            if run.first_sign_at is None:
-                continue
-            for head in self._heads(key):
-                self._show(key, run, (key[0], head))
+            if not run.is_root:
+                self._show(key, run, (key[0], run.root_run_id))
 
     def _show(self, key: RunKey, run: Run, root_key: RunKey) -> None:
-        root = self.runs.get(root_key)
-        if root is None or run.first_sign_at is None:
+        first, last, heard = run.own_first_sign_at, run.own_last_sign_at, run.own_heard_at
+        if root_key not in self.runs or first is None or last is None or heard is None:
             return
-        heard_at = run.heard_at or run.first_sign_at
-        if root.first_sign_at is None or run.first_sign_at < root.first_sign_at:
-            self.runs[root_key] = saw_sign(root, run.first_sign_at, heard_at)
-        self.see(root_key, run.last_sign_at or run.first_sign_at, heard_at)
-        if key in self.signs:
-            self.see(root_key, *self.signs[key])
+        root = self.runs[root_key]
+        if root.first_sign_at is None or first < root.first_sign_at:
+            self.runs[root_key] = showed_sign(root, first, heard)
+        self._see_in_tree(root_key, last, heard)
+        if key in self.own_signs:
+            self._see_in_tree(root_key, *self.own_signs[key])
 
     def settle(self) -> dict[RunKey, RunChangeReason]:
         """Give every run the status that its facts amount to; answer what is said at once."""
@@ -364,3 +355,16 @@ class Books:
 def keys_of(org: str, run_ids: Collection[str | None]) -> set[RunKey]:
     """Run keys of ids; absent ones left out."""
     return {(org, run_id) for run_id in run_ids if run_id is not None}
+
+
+def _note_sign(
+    signs: dict[RunKey, Sign],
+    key: RunKey,
+    known: tuple[datetime | None, datetime | None],
+    sign: Sign,
+) -> None:
+    """Note a sign of life that is later than what is known, by either clock."""
+    (last, heard), (at, heard_at) = known, sign
+    if last is None or heard is None or at > last or heard_at > heard:
+        noted = signs.get(key, sign)
+        signs[key] = (max(noted[0], at), max(noted[1], heard_at))

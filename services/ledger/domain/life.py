@@ -122,7 +122,7 @@ def is_reaped(run: Run) -> bool:
 def _verdict_holds(run: Run) -> bool:
     if run.reaped_sign_at is None or not may_be_reaped(run):
         return False
-    return run.last_sign_at is None or run.last_sign_at <= run.reaped_sign_at
+    return run.last_sign_at is not None and run.last_sign_at <= run.reaped_sign_at
 
 
 def settle(run: Run) -> Run:
@@ -134,7 +134,7 @@ def settle(run: Run) -> Run:
         status = RunStatus.AWAITING_APPROVAL
     elif _verdict_holds(run):
         # Not before its last sign of life, and nobody can say how much later: its process died.
-        status, error, ended_at = RunStatus.FAILED, REAPED_SENTENCE, run.reaped_sign_at
+        status, error, ended_at = RunStatus.FAILED, REAPED_SENTENCE, run.last_sign_at
     if (run.status, run.error, run.ended_at) == (status.value, error, ended_at):
         return run
     return replace(run, status=status.value, error=error, ended_at=ended_at)

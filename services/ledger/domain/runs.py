@@ -64,9 +64,13 @@ class Run:
     started_at: datetime | None = None
     first_sign_at: datetime | None = None
     last_sign_at: datetime | None = None
-    """By the publisher's clock; of a root, also the signs of what it delegated to."""
+    """By the publisher's clock; of a root, also the signs of what is in its tree."""
     heard_at: datetime | None = None
     """The same by the clock of the stream that stored it; what silence is measured by."""
+    own_first_sign_at: datetime | None = None
+    own_last_sign_at: datetime | None = None
+    own_heard_at: datetime | None = None
+    """Its own signs alone: what a root shows again when a run turns out not to be in its tree."""
     ended_at: datetime | None = None
     start_digest: str | None = None
     end_digest: str | None = None
@@ -130,12 +134,32 @@ def unheard(run_id: str, channel_id: str) -> Run:
 
 def saw_sign(run: Run, at: datetime, heard_at: datetime) -> Run:
     """Note a sign of life (or of death) of a run, and when its stream stored it."""
+    first = min(run.own_first_sign_at, at) if run.own_first_sign_at else at
+    last = max(run.own_last_sign_at, at) if run.own_last_sign_at else at
+    heard = max(run.own_heard_at, heard_at) if run.own_heard_at else heard_at
+    if (first, last, heard) != (run.own_first_sign_at, run.own_last_sign_at, run.own_heard_at):
+        run = replace(run, own_first_sign_at=first, own_last_sign_at=last, own_heard_at=heard)
+    return showed_sign(run, at, heard_at)
+
+
+def showed_sign(run: Run, at: datetime, heard_at: datetime) -> Run:
+    """Let a root be seen with a sign of life of its tree."""
     first = min(run.first_sign_at, at) if run.first_sign_at else at
     last = max(run.last_sign_at, at) if run.last_sign_at else at
     heard = max(run.heard_at, heard_at) if run.heard_at else heard_at
     if (first, last, heard) == (run.first_sign_at, run.last_sign_at, run.heard_at):
         return run
     return replace(run, first_sign_at=first, last_sign_at=last, heard_at=heard)
+
+
+def shows_itself(run: Run) -> Run:
+    """A run with its own signs of life alone."""
+    return replace(
+        run,
+        first_sign_at=run.own_first_sign_at,
+        last_sign_at=run.own_last_sign_at,
+        heard_at=run.own_heard_at,
+    )
 
 
 def start_digest(started: RunStarted) -> str:
@@ -231,6 +255,9 @@ def provisional_from(
         first_sign_at=at,
         last_sign_at=at,
         heard_at=at,
+        own_first_sign_at=at,
+        own_last_sign_at=at,
+        own_heard_at=at,
     )
 
 

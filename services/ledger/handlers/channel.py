@@ -244,7 +244,7 @@ async def _save(
     await runs.save_runs(connection, [(key[0], run) for key, run in books.changed()])
     await transitions.keep(connection, work.transitions, work.batch.now)
     await entries.save_entries(connection, drafts, work.batch.now)
-    sums = runs.Sums(books.own, books.tree, books.signs)
+    sums = runs.Sums(books.own, books.tree, books.signs, books.own_signs)
     await runs.add_to_runs(connection, sums, now=work.batch.now)
     flipped = await entries.add_to_lines(connection, books.lines)
     spent = await entries.add_to_months(connection, books.months)

@@ -147,7 +147,7 @@ async def _enter(
         books.enter(made.org, draft)
     drafts = [(key, draft) for draft in corrected.moved]
     await entries.save_entries(connection, drafts, made.corrected_at)
-    sums = runs.Sums(books.own, books.tree, {})
+    sums = runs.Sums(books.own, books.tree, {}, {})
     await runs.add_to_runs(connection, sums, now=made.corrected_at)
     flipped = await entries.add_to_lines(connection, books.lines)
     spent = await entries.add_to_months(connection, books.months)

@@ -88,7 +88,8 @@ async def describe_runs(
             books.runs[key] = describe(books.runs[key], said)
     await place(connection, books)
     await runs.save_runs(connection, [(key[0], run) for key, run in books.changed()])
-    await runs.add_to_runs(connection, runs.Sums(books.own, books.tree, books.signs), now=now)
+    sums = runs.Sums(books.own, books.tree, books.signs, books.own_signs)
+    await runs.add_to_runs(connection, sums, now=now)
     spent = await entries.add_to_months(connection, books.months)
     await move_slots(connection, books)
     months = {key[0]: month_of(now, organizations[key[0]].zones) for key in spent}

@@ -156,7 +156,9 @@ def _root_of(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> KnownRun | None:
     run_id = asked.data.run_id
     run = runs.get((asked.org, run_id or ""))
     root_id = run.root_run_id if run is not None and not run.provisional else None
-    return runs.get((asked.org, root_id or asked.data.root_run_id or run_id or ""))
+    named = runs.get((asked.org, root_id or asked.data.root_run_id or run_id or ""))
+    # One that is named as root may have been delegated itself: its root is whose tree it is.
+    return runs.get((asked.org, named.root_run_id), named) if named is not None else None
 
 
 def capped_agent(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> str | None:
@@ -217,6 +219,8 @@ def _runs_of(asked: Asked, facts: Facts) -> list[str]:
         return []
     run = facts.runs.get((asked.org, data.run_id))
     root_id = run.root_run_id if run is not None and not run.provisional else data.root_run_id
+    if (named := facts.runs.get((asked.org, root_id or ""))) is not None:
+        root_id = named.root_run_id
     return [data.run_id] if root_id in (None, data.run_id) else [data.run_id, root_id or ""]
 
 

@@ -23,18 +23,30 @@ async def place(connection: Connection, books: Books) -> None:
         await _cut(connection, books, changed)
     if trees := books.trees_to_reroot():
         books.load(await runs.lock_members(connection, trees))
-    while missing := books.roots_missing():
-        held = await runs.lock_runs(connection, missing)
-        books.load(held)
-        if not held:
-            break
-    books.reroot()
+    await _reroot(connection, books)
     if roots := books.roots_with_new_agent():
         books.load(await runs.lock_members(connection, roots))
     if moved := books.moved():
         books.move(await runs.load_own_amounts(connection, moved))
     books.show_roots()
     await count_again(connection, books)
+
+
+async def _reroot(connection: Connection, books: Books) -> None:
+    """Give runs the roots that they have now, with all that was in the trees that they left."""
+    looked_at: set[RunKey] = set()
+    while True:
+        while missing := books.roots_missing():
+            held = await runs.lock_runs(connection, missing)
+            books.load(held)
+            if not held:
+                break
+        books.reroot()
+        left = books.trees_left() - looked_at
+        if not left:
+            return
+        books.load(await runs.lock_members(connection, left))
+        looked_at |= left
 
 
 async def _cut(connection: Connection, books: Books, changed: Collection[RunKey]) -> None:

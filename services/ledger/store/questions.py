@@ -95,7 +95,8 @@ class Known:
     """Earlier decisions: the question's digest, and the answer."""
     organizations: dict[str, Organization] = field(default_factory=dict)
     runs: dict[RunKey, KnownRun] = field(default_factory=dict)
-    """The named ones and their roots, as they were said and as they hold."""
+    """The named ones and their roots, as they were said and as they hold; of a run that is not
+    known, the root that holds of the one that it is said to have."""
     binding: dict[Bearer, Binding] = field(default_factory=dict)
     """What binds the bearers that were guessed."""
 
@@ -132,7 +133,9 @@ _NAMED = f"""
     LEFT JOIN organization o ON o.org = t.org
     LEFT JOIN run r ON r.org = t.org AND r.run_id = t.run_id
     LEFT JOIN run s ON s.org = t.org AND s.run_id = t.root_run_id
-    LEFT JOIN run h ON h.org = r.org AND h.run_id = r.root_run_id AND r.root_run_id <> r.run_id
+    LEFT JOIN run h ON h.org = t.org AND h.run_id = CASE
+        WHEN r.root_run_id <> r.run_id THEN r.root_run_id
+        WHEN r.run_id IS NULL AND s.root_run_id <> s.run_id THEN s.root_run_id END
 """
 
 _BOUND = """

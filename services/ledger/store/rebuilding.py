@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from services.ledger.domain.amounts import COLUMNS
+from services.ledger.store.rebuilt_signs import SIGNS, statement_of_signs
 from services.ledger.store.rebuilt_slots import statement_of_slots
 
 if TYPE_CHECKING:
@@ -101,15 +102,19 @@ _ROOTS: Final = f"""
         WHERE r.named_run_id <> w.place AND NOT r.named_run_id = ANY (w.path)
     )
     SELECT DISTINCT ON (w.org, w.origin) w.org, w.origin AS run_id,
-        CASE WHEN r.named_run_id <> w.place AND r.named_run_id = ANY (w.path)
+        CASE WHEN waiting.org IS NOT NULL THEN waiting.root_run_id
+            WHEN r.named_run_id <> w.place AND r.named_run_id = ANY (w.path)
             THEN (SELECT min(step COLLATE "C")
                 FROM unnest(w.path[array_position(w.path, r.named_run_id):]) AS step)
             ELSE w.place END AS root_run_id
     FROM walk w LEFT JOIN {SHADOW}.named r ON r.org = w.org AND r.run_id = w.place
+    LEFT JOIN (
+        SELECT DISTINCT org, run_id, root_run_id FROM unplaced_run JOIN run USING (org, run_id)
+    ) AS waiting ON waiting.org = w.org AND waiting.run_id = w.origin
     ORDER BY w.org, w.origin, cardinality(w.path) DESC
 """
 """The end of the chain of said roots, or where it is cut off; of a circle the smallest id
-(domain/books.py says why)."""
+(domain/books.py says why). A run in `unplaced_run` is where it is: nobody has placed it yet."""
 _OWN: Final = f"""
     CREATE TABLE {SHADOW}.own AS
     SELECT org, run_id, {_SUMS} FROM {SHADOW}.run_line GROUP BY org, run_id
@@ -143,15 +148,17 @@ _DEPARTMENTS: Final = """
 """
 _RUNS: Final = f"""
     CREATE TABLE {SHADOW}.run AS
-    SELECT r.org, r.run_id, t.root_run_id,
+    SELECT r.org, r.run_id, t.root_run_id, sign.first_sign_at, sign.last_sign_at, sign.heard_at,
         {", ".join(f"coalesce(own.{name}, 0) AS own_{name}" for name in COLUMNS)},
         {", ".join(f"coalesce(tree.{name}, 0) AS tree_{name}" for name in COLUMNS)},
-        CASE WHEN r.system_role IS NOT NULL OR root.system_role IS NOT NULL THEN '{{}}'::text[]
+        CASE WHEN waiting.org IS NOT NULL THEN r.counted_agents
+            WHEN r.system_role IS NOT NULL OR root.system_role IS NOT NULL THEN '{{}}'::text[]
             ELSE coalesce((
                 SELECT array_agg(DISTINCT agent COLLATE "C" ORDER BY agent COLLATE "C")
                 FROM unnest(ARRAY[r.agent_id, root.agent_id]) AS agent WHERE agent IS NOT NULL
             ), '{{}}') END AS counted_agents,
-        coalesce(({_DEPARTMENTS}), '{{}}') AS counted_departments,
+        CASE WHEN waiting.org IS NOT NULL THEN r.counted_departments
+            ELSE coalesce(({_DEPARTMENTS}), '{{}}') END AS counted_departments,
         coalesce(cut.cut_run_ids, '{{}}') AS cut_run_ids, deletion.deleted_at,
         move.moved_to, move.moved_at, move.moved_digest, verdict.reaped_at, verdict.reaped_sign_at,
         CASE WHEN r.end_digest IS NOT NULL THEN r.status
@@ -162,6 +169,9 @@ _RUNS: Final = f"""
     FROM run r
     JOIN {SHADOW}.root t ON t.org = r.org AND t.run_id = r.run_id
     LEFT JOIN run root ON root.org = r.org AND root.run_id = t.root_run_id
+    JOIN {SHADOW}.sign sign ON sign.org = r.org AND sign.run_id = r.run_id
+    LEFT JOIN (SELECT DISTINCT org, run_id FROM unplaced_run) AS waiting
+        ON waiting.org = r.org AND waiting.run_id = r.run_id
     LEFT JOIN {SHADOW}.own own ON own.org = r.org AND own.run_id = r.run_id
     LEFT JOIN {SHADOW}.tree tree ON tree.org = r.org AND tree.run_id = r.run_id
     LEFT JOIN {SHADOW}.cut cut ON cut.org = r.org AND cut.run_id = r.run_id
@@ -217,6 +227,7 @@ _STEPS: Final = {
     "cut": _CUTS,
     "named": _NAMED,
     "root": _ROOTS,
+    "sign": statement_of_signs(SHADOW),
     "own": _OWN,
     "tree": _TREE,
     "move": _MOVES,
@@ -255,6 +266,7 @@ COMPARISONS: Final = (
             "reaped_at",
             "reaped_sign_at",
             "status",
+            *SIGNS,
         ),
     ),
     Comparison("run_line", tuple(_LINE_KEY.split(", ")), COLUMNS),

@@ -28,6 +28,8 @@ class Sums:
     own: Mapping[RunKey, Amount]
     tree: Mapping[RunKey, Amount]
     signs: Mapping[RunKey, tuple[datetime, datetime]]
+    own_signs: Mapping[RunKey, tuple[datetime, datetime]]
+    """Those that are the run's own, not of its tree alone."""
 
 
 _FIELDS = (
@@ -54,6 +56,9 @@ _INSERT = f"""
 _ENTER_ASKED = f"""
     WITH made AS (
         {_INSERT} RETURNING org, run_id, root_run_id, shown_start, agent_id, started_by_user_id
+    ), unplaced AS (
+        INSERT INTO unplaced_run (org, run_id)
+        SELECT org, run_id FROM made WHERE run_id <> root_run_id
     )
     INSERT INTO uncounted_tree (org, began_at, agent_id, user_id)
     SELECT org, shown_start, coalesce(agent_id, ''), coalesce(started_by_user_id, '')
@@ -88,7 +93,9 @@ async def create_missing(connection: Connection, runs: Iterable[tuple[str, Run]]
 async def enter_asked(connection: Connection, runs: Iterable[tuple[str, Run]]) -> None:
     """Enter runs that a question tells of; trees that begin so are counted by somebody later.
 
-    Whoever asks waits for none of the sums that trees are counted in (`store/slots.py`).
+    Whoever asks waits for none of the sums that trees are counted in (`store/slots.py`), nor for
+    the root that it names: what is learned of that meanwhile is made good by whoever places the
+    run (`handlers/entering.py`).
     """
     await _enter(connection, _ENTER_ASKED, runs)
 
@@ -193,6 +200,19 @@ async def lock_descendants(connection: Connection, keys: Collection[RunKey]) -> 
     return {(row["org"], row["run_id"]): _run(row) for row in rows}
 
 
+async def take_unplaced(connection: Connection, *, limit: int) -> set[RunKey]:
+    """Runs that questions entered and that wait to be placed, those that nobody else places."""
+    rows = await connection.fetch(
+        """
+        DELETE FROM unplaced_run WHERE id IN (
+            SELECT id FROM unplaced_run ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+        ) RETURNING org, run_id
+        """,
+        limit,
+    )
+    return {(row["org"], row["run_id"]) for row in rows}
+
+
 async def save_runs(connection: Connection, runs: Sequence[tuple[str, Run]]) -> None:
     """Write runs that are held."""
     if runs:
@@ -219,7 +239,19 @@ def amount_of(row: Any, prefix: str = "") -> Amount:
     return Amount(*(int(row[f"{prefix}{name}"]) for name in COLUMNS))
 
 
-_SIGNS_OF_RUNS = "$1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::boolean[]"
+_SIGNS_OF_RUNS = (
+    "$1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::boolean[], "
+    "$8::timestamptz[], $9::timestamptz[]"
+)
+_COLUMNS_OF_RUNS = (
+    "org",
+    "run_id",
+    "sign_at",
+    "heard_at",
+    "counted",
+    "own_sign_at",
+    "own_heard_at",
+)
 
 
 async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> None:
@@ -229,7 +261,7 @@ async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> N
     passed since something was said of it. The mark lies at most so far ahead, whatever a clock did.
     """
     counted = {key for part in (sums.own, sums.tree) for key, amount in part.items() if amount}
-    keys = sorted(counted | sums.signs.keys())
+    keys = sorted(counted | sums.signs.keys() | sums.own_signs.keys())
     if not keys:
         return
     columns = [
@@ -238,26 +270,30 @@ async def add_to_runs(connection: Connection, sums: Sums, *, now: datetime) -> N
     ]
     names = [column.name for column in columns]
     sets = "".join(f", {name} = run.{name} + t.{name}" for name in names)
-    arrays = ", ".join(filter(None, [_SIGNS_OF_RUNS, parameters(columns, 8)]))
+    arrays = ", ".join(filter(None, [_SIGNS_OF_RUNS, parameters(columns, 10)]))
     await connection.execute(
         f"""
         UPDATE run SET last_sign_at = greatest(run.last_sign_at, t.sign_at),
             heard_at = greatest(run.heard_at, t.heard_at),
+            own_last_sign_at = greatest(run.own_last_sign_at, t.own_sign_at),
+            own_heard_at = greatest(run.own_heard_at, t.own_heard_at),
             say_due_at = CASE WHEN t.counted THEN coalesce(
                 run.say_due_at, least(greatest($6, run.said_at + $7), $6 + $7)
             ) ELSE run.say_due_at END
             {sets}
         FROM unnest({arrays})
-            AS t ({", ".join(("org", "run_id", "sign_at", "heard_at", "counted", *names))})
+            AS t ({", ".join((*_COLUMNS_OF_RUNS, *names))})
         WHERE run.org = t.org AND run.run_id = t.run_id
         """,
         [key[0] for key in keys],
         [key[1] for key in keys],
-        [sums.signs[key][0] if key in sums.signs else None for key in keys],
-        [sums.signs[key][1] if key in sums.signs else None for key in keys],
+        [sign and sign[0] for sign in map(sums.signs.get, keys)],
+        [sign and sign[1] for sign in map(sums.signs.get, keys)],
         [key in counted for key in keys],
         now,
         TOTALS_EVERY,
+        [sign and sign[0] for sign in map(sums.own_signs.get, keys)],
+        [sign and sign[1] for sign in map(sums.own_signs.get, keys)],
         *(column.values for column in columns),
     )
 

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Column,
     Computed,
     DateTime,
+    Identity,
     Index,
     Integer,
     PrimaryKeyConstraint,
@@ -42,6 +43,15 @@ WATERMARK = Table(
     Column("read_at", DateTime(timezone=True), nullable=False),
 )
 """Up to when everything that a stream stored is handled, by the server's clock."""
+
+UNPLACED_RUN = Table(
+    "unplaced_run",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("org", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+)
+"""Runs that questions entered into trees of others: put where they belong by somebody later."""
 
 RUN_TEXTS_REQUIRED = ("channel_id", "root_run_id", "said_root_run_id")
 RUN_TEXTS = (
@@ -78,6 +88,9 @@ RUN_MOMENTS = (
     "reaped_at",
     "reaped_sign_at",
     "deleted_at",
+    "own_first_sign_at",
+    "own_last_sign_at",
+    "own_heard_at",
 )
 RUN_SAYING = ("said_at", "say_due_at")
 """When a run was last told of, and from when its totals are to be said."""
