@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -165,3 +166,32 @@ async def test_an_expired_key_is_refused(gateway: Gateway) -> None:
     finally:
         await connection.close()
     assert (await gateway.caller(key).get("/orgs")).status_code == 401
+
+
+async def test_a_revoked_key_is_refused_however_many_ask_at_once(gateway: Gateway) -> None:
+    """Requests that come at once share the lookup of their keys, never one from before."""
+    _, admin = await gateway.new_admin()
+    kept, ended = [
+        (await admin.post("/api-keys", json={"name": name, "permissions": ["runs:view"]})).json()
+        for name in ("kept", "ended")
+    ]
+    callers = [gateway.caller(each["api_key"]) for each in (kept, ended)]
+
+    async def ask_all() -> list[list[int]]:
+        answers = await asyncio.gather(*(one.get("/orgs") for one in callers * 15))
+        return [[each.status_code for each in answers[n::2]] for n in range(2)]
+
+    assert await ask_all() == [[200] * 15, [200] * 15]
+    stop = asyncio.Event()
+
+    async def go_on() -> None:
+        while not stop.is_set():
+            await ask_all()
+
+    busy = [asyncio.create_task(go_on()) for _ in range(2)]
+    try:
+        assert (await admin.delete(f"/api-keys/{ended['id']}")).status_code == 204
+        assert await ask_all() == [[200] * 15, [401] * 15]
+    finally:
+        stop.set()
+        await asyncio.gather(*busy)
