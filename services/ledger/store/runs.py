@@ -124,6 +124,7 @@ async def lock_with_roots(connection: Connection, keys: Collection[RunKey]) -> d
     """Load and hold runs and the roots of their trees, all of them in key order.
 
     A root that is held after its delegate is waited for by whoever holds both the other way round.
+    One that a run had not when this began to wait for it is held last.
     """
     rows = await connection.fetch(
         f"""
@@ -139,7 +140,13 @@ async def lock_with_roots(connection: Connection, keys: Collection[RunKey]) -> d
         [org for org, _ in keys],
         [run_id for _, run_id in keys],
     )
-    return {(row["org"], row["run_id"]): _run(row) for row in rows}
+    found = {(row["org"], row["run_id"]): _run(row) for row in rows}
+    while moved := {(org, run.root_run_id) for (org, _), run in found.items()} - found.keys():
+        held = await lock_runs(connection, moved)
+        if not held:
+            break
+        found |= held
+    return found
 
 
 async def load_runs(connection: Connection, keys: Collection[RunKey]) -> dict[RunKey, Run]:

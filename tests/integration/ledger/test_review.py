@@ -241,3 +241,19 @@ async def test_a_correction_beside_reports_that_grow_and_a_tree_that_moves(
     assert await month_usd(room, "agent") == {"helper": 100 + added}
     assert await month_usd(room, "department") == {}
     await assert_rebuilding_agrees(room)
+
+
+async def test_a_correction_that_waits_while_its_run_moves_counts_where_it_is_then(
+    room: LedgerRoom, feed: Feed
+) -> None:
+    await room.know(feed)
+    await room.hear([feed.channel(started("r1")), feed.channel(usage("q1", "r1"))])
+    (entry,) = (await room.entries("r1")).items
+    moved = started("r1", root_run_id="r0", parent_run_id="r0", started_at=NOON - minutes(1))
+    async with room.uncommitted("CHANNEL", [feed.channel(moved)]):
+        task = asyncio.create_task(room.correct(entry.id, 100, "c1"))
+        await room.waits_or_ends(task)
+        assert not task.done()
+    await task
+    assert (await room.run("r0")).totals.cost_nanousd == 100
+    await assert_rebuilding_agrees(room)
