@@ -32,6 +32,7 @@ from shared.outbox import Message
 from tests.admission_checker import Checker
 from tests.bench.asking import ECHO
 from tests.bench.ingesting import MODELS
+from tests.bench.steady import own_collector_stopped
 from tests.factories import Feed, agent, organization, usage
 from tests.servers import ROOT, RoomDatabase, Servers
 from tests.waiting import eventually
@@ -256,7 +257,8 @@ async def _work(pairs: list[Pair], ask: Callable[[Pair], Awaitable[None]], bus: 
             took.append(1_000 * (time.perf_counter() - began))
             await bus.publish(pair.report)
 
-    await asyncio.gather(*(worker() for _ in range(ASKERS)))
+    with own_collector_stopped():
+        await asyncio.gather(*(worker() for _ in range(ASKERS)))
     return took
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -152,11 +153,14 @@ class Played:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
+    """End a service with all that its shell started: the shell does not hand a signal on."""
     try:
+        os.killpg(process.pid, signal.SIGTERM)
         process.wait(20)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.wait()
 
 
 @pytest.fixture
