@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     RoomStarter = Callable[..., Awaitable[RoomProcess]]
 
 
+LONGEST_FIRST = ("tests/simulation/", "tests/e2e/")
+"""Files that take longest: begun last they would keep one processor while the other has nothing."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files; the others keep their order."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST_FIRST))
+
+
 @pytest.fixture(scope="session")
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
     """PostgreSQL and nats-server, prepared as for a deployment; ended with the session."""
