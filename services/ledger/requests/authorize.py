@@ -15,7 +15,7 @@ from contracts.ledger import Authorization
 from contracts.types import CapMode
 from services.ledger.domain.caps import decide, refuse_unknown_organization
 from services.ledger.domain.pricing import price_question
-from services.ledger.domain.runs import Run, provisional_from, showed_sign, unheard
+from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
 from services.ledger.requests.describing import (
     describe_runs,
     enter_runs,
@@ -274,8 +274,8 @@ def _runs_spoken_of(
                 at=now,
             )
         if root is not None and root != data.run_id and (asked.org, root) not in facts.runs:
-            shown = showed_sign(unheard(root, asked.channel_id), now, now)
-            new.setdefault((asked.org, root), shown)
+            # Its own sign: the run that asks may turn out to be in another tree already.
+            new.setdefault((asked.org, root), saw_sign(unheard(root, asked.channel_id), now, now))
         known = facts.runs.get((asked.org, data.run_id))
         if known is not None and known.provisional and known.agent_id is None:
             described[(asked.org, data.run_id)] = provisional_from(
