@@ -86,6 +86,18 @@ def decide_strict(
     return _refused(asked, caps, Refusal(code="missing_context", name=asked.model), at)
 
 
+def already_paid(
+    asked: Authorize, caps: Sequence[Cap], at: datetime, *, is_priced: bool
+) -> Decided:
+    """Answer a question whose request was reported before it: nothing is held for it any more."""
+    said = {
+        "already_settled": True,
+        "sentence": "Allowed: it was reported before.",
+        "unpriced": not is_priced,
+    }
+    return Decided(_allowed(asked, caps, at).model_copy(update=said))
+
+
 def room_under(cap: Cap) -> int:
     """What may still be held under a cap; below 0 where it is exceeded."""
     return cap.limit_nanousd - cap.spent_nanousd - (cap.held_nanousd or 0)

@@ -7,13 +7,13 @@ Recorded mode reads what is entered and locks nothing: a cap is a ceiling on rec
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
 from contracts.errors import AlreadyExists, Fault, Rejected
 from contracts.ledger import Authorization
 from contracts.types import CapMode
-from services.ledger.domain.caps import decide, refuse_unknown_organization
+from services.ledger.domain.caps import refuse_unknown_organization
 from services.ledger.domain.pricing import price_question
 from services.ledger.domain.runs import Run, provisional_from, saw_sign, unheard
 from services.ledger.requests.describing import (
@@ -30,12 +30,7 @@ from services.ledger.requests.facts import (
     load_facts,
     refusal_of_deleted,
 )
-from services.ledger.requests.holding import (
-    Holding,
-    needs_lock,
-    pending_of,
-    refusal_of_delegate,
-)
+from services.ledger.requests.holding import Holding, Pending, refusal_of_delegate
 from services.ledger.requests.stopping import say_stops
 from services.ledger.store import admissions
 from services.ledger.store.admissions import Admission
@@ -113,10 +108,11 @@ class Authorizer:
         }
         fresh = {k: asked for k, asked in group.items() if k not in found and k not in locking}
         facts = await load_facts(connection, known, fresh.values(), now)
-        made = {key: self._decide_one(asked, facts, now) for key, asked in fresh.items()}
-        locking |= {key: fresh[key] for key in made if needs_lock(fresh[key], made[key], facts)}
-        plain = {key: asked for key, asked in fresh.items() if key not in locking}
-        if plain:
+        judged = {key: self._judge(asked, facts, now) for key, asked in fresh.items()}
+        made = {key: each for key, each in judged.items() if not isinstance(each, Pending)}
+        locking |= {key: asked for key, asked in fresh.items() if key not in made}
+        if made:
+            plain = {key: fresh[key] for key in made}
             found |= {key: (asked.digest, made[key]) for key, asked in plain.items()}
             found |= await _save(connection, plain, made, facts, now)
         return found, locking
@@ -125,24 +121,45 @@ class Authorizer:
         self, connection: Connection, group: Mapping[RequestKey, Asked], now: datetime
     ) -> dict[RequestKey, Kept]:
         """Decide questions that hold money or are counted, with caps and modes standing still."""
-        async with connection.transaction():
-            await share_directories(connection, {asked.org for asked in group.values()})
-            known = await self._foresight.load(connection, group.values(), now)
-            found = await self._holding.repeat(connection, known.decided)
-            self._remember(known)
-            fresh = {key: asked for key, asked in group.items() if key not in found}
-            facts = await load_facts(connection, known, fresh.values(), now)
-            made = {key: self._decide_one(asked, facts, now) for key, asked in fresh.items()}
-            # Runs are locked before rates and caps are, by everybody (`store/holds.py`).
-            kept = [fresh[key] for key in _decisions(made, facts)]
-            books = await _enter_runs(connection, _runs_spoken_of(kept, facts, now), facts, now)
-            plan = await self._holding.plan(connection, pending_of(fresh, made, facts), now)
-            made |= plan.answers
-            # After the plan: it locks the rows of caps, all of them at once.
-            await note_described(connection, books, facts.organizations, now)
-            lost = await _save(connection, fresh, made, facts, now)
-            await self._holding.place(connection, plan, lost)
-        return found | {key: (fresh[key].digest, made[key]) for key in fresh} | lost
+        while True:
+            # Whoever overtook one has committed: it is found the next time.
+            with suppress(_Overtaken):
+                async with connection.transaction():
+                    return await self._decide_under_lock(connection, group, now)
+
+    async def _decide_under_lock(
+        self, connection: Connection, group: Mapping[RequestKey, Asked], now: datetime
+    ) -> dict[RequestKey, Kept]:
+        await share_directories(connection, {asked.org for asked in group.values()})
+        known = await self._foresight.load(connection, group.values(), now)
+        found = await self._holding.repeat(connection, known.decided)
+        self._remember(known)
+        fresh = {key: asked for key, asked in group.items() if key not in found}
+        if not fresh:
+            return found
+        facts = await load_facts(connection, known, fresh.values(), now)
+        judged = {key: self._judge(asked, facts, now) for key, asked in fresh.items()}
+        # Runs are locked before rates and caps are, by everybody (`store/holds.py`).
+        kept = [fresh[key] for key, each in judged.items() if _is_kept(key, each, facts)]
+        books = await _enter_runs(connection, _runs_spoken_of(kept, facts, now), facts, now)
+        plan = await self._holding.plan(
+            connection, [each for each in judged.values() if isinstance(each, Pending)], now
+        )
+        if plan.is_overtaken:
+            raise _Overtaken
+        made = {
+            key: plan.answers[key] if isinstance(each, Pending) else each
+            for key, each in judged.items()
+        }
+        rows = [
+            _admission(fresh[key], answer, facts) for key, answer in _decisions(made, facts).items()
+        ]
+        if not await self._holding.keep(connection, plan, rows):
+            raise _Overtaken
+        await say_stops(connection, rows, now=now)
+        # After the plan: it locks the rows of caps, all of them at once.
+        await note_described(connection, books, facts.organizations, now)
+        return found | {key: (fresh[key].digest, made[key]) for key in fresh}
 
     def _remember(self, known: Known) -> None:
         """Note which organizations are strict: only a hint, the mode is read again under lock."""
@@ -154,7 +171,11 @@ class Authorizer:
             else:
                 self._strict.discard(org)
 
-    def _decide_one(self, asked: Asked, facts: Facts, now: datetime) -> Authorization | Fault:
+    def _judge(self, asked: Asked, facts: Facts, now: datetime) -> Authorization | Fault | Pending:
+        """Decide a question, or say that it takes a lock: where money is held, or its rate counts.
+
+        What is refused whatever is spent takes none.
+        """
         organization = facts.organizations.get(asked.org)
         if organization is None:
             return refuse_unknown_organization(asked=asked.data, org=asked.org, at=now)
@@ -165,15 +186,26 @@ class Authorizer:
                     f"run {run.run_id} belongs to another channel: use run ids of your own",
                     reason="run_of_other_channel",
                 )
-        price = facts.prices[asked.key] = price_question(self._book, asked.data, at=now)
-        return decide(
+        one = Pending(
+            org=asked.org,
+            channel_id=asked.channel_id,
             asked=asked.data,
-            refusal=refusal_of_deleted(asked, facts) or refusal_of_delegate(asked, facts),
-            caps=caps_over(asked, organization, facts),
             policy=organization.policy,
-            price=price,
-            at=now,
+            caps=caps_over(asked, organization, facts),
+            month=facts.months[asked.org],
+            price=price_question(self._book, asked.data, at=now),
+            limited=facts.binding[facts.bearer_of(asked)].limited,
         )
+        refusal = refusal_of_deleted(asked, facts) or refusal_of_delegate(asked, facts)
+        if one.is_strict and refusal is None:
+            return one
+        answer = one.recorded(now, refusal)
+        stands = answer.refusal is not None and answer.refusal.code != "budget_exceeded"
+        return answer if stands or one.limited is None else one
+
+
+class _Overtaken(Exception):
+    """Another process decided a question of a group first."""
 
 
 def _repeat(asked: Asked, digest: bytes, answer: Authorization | Fault) -> Authorization | Fault:
@@ -199,7 +231,7 @@ async def _save(
 
     One statement is a transaction of its own: only more of them need one around them.
     """
-    kept = {key: answer for key, answer in _decisions(made, facts).items() if key in fresh}
+    kept = _decisions(made, facts)
     rows = [_admission(fresh[key], answer, facts) for key, answer in kept.items()]
     new, described = _runs_spoken_of([fresh[key] for key in kept], facts, now)
     refuses = any(row.answer.refusal is not None for row in rows)
@@ -217,14 +249,19 @@ async def _save(
 def _decisions(
     made: Mapping[RequestKey, Authorization | Fault], facts: Facts
 ) -> dict[RequestKey, Authorization]:
-    """Answers to keep. Unknown organizations, faults and what came too often may be asked again."""
+    """Answers to keep."""
     return {
         key: answer
         for key, answer in made.items()
-        if key[0] in facts.organizations
-        and not isinstance(answer, Fault)
-        and answer.retry_after_s is None
+        if not isinstance(answer, Fault) and _is_kept(key, answer, facts)
     }
+
+
+def _is_kept(key: RequestKey, judged: Authorization | Fault | Pending, facts: Facts) -> bool:
+    """Unknown organizations, faults and what came too often may be asked again."""
+    if isinstance(judged, Authorization) and judged.retry_after_s is not None:
+        return False
+    return key[0] in facts.organizations and not isinstance(judged, Fault)
 
 
 async def _enter_runs(

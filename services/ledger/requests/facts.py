@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from contracts.ledger import Authorize
     from services.ledger.domain.books import RunKey
-    from services.ledger.domain.caps import Price
     from services.ledger.domain.delegates import Published
     from services.ledger.domain.months import Zone
     from services.ledger.requests.starters import Starter
@@ -64,8 +63,6 @@ class Facts:
     """By question: who started its tree."""
     published: Mapping[tuple[str, str], Published] = field(default_factory=dict)
     """Agents that are delegated to, and those whose trees they work in."""
-    prices: dict[tuple[str, str], Price] = field(default_factory=dict)
-    """By question: what is known of its price, once that was worked out."""
     bearers: dict[tuple[str, str], Bearer] = field(default_factory=dict)
     """By question: whose caps bind it."""
 

@@ -6,21 +6,27 @@ before anything else), runs, rates, caps; the decisions' own rows and the holds 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from contracts.errors import Fault
 from contracts.ledger import Authorization, Authorize, Refusal
 from contracts.types import CapMode
-from services.ledger.domain.caps import Cap, Policy, Price, left_under
+from services.ledger.domain.caps import Cap, Policy, Price, decide
 from services.ledger.domain.delegates import refuse_delegate
-from services.ledger.domain.holds import Decided, decide_strict, expires_at, key_of
+from services.ledger.domain.holds import (
+    Decided,
+    already_paid,
+    decide_strict,
+    expires_at,
+    key_of,
+)
 from services.ledger.domain.pricing import estimate_question
 from services.ledger.errors import HoldClosed
-from services.ledger.requests.facts import Asked, Facts, caps_over
+from services.ledger.requests.facts import Asked, Facts
 from services.ledger.store import holds, request_rates
-from services.ledger.store.holding import Locked, lock_and_read, save_held
+from services.ledger.store.holding import Locked, lock_and_read, save_decided
 from services.ledger.store.holds import Hold, RequestKey
 
 if TYPE_CHECKING:
@@ -29,13 +35,13 @@ if TYPE_CHECKING:
     from services.ledger.domain.holds import CapKey
     from services.ledger.domain.rate_cards import RateBook
     from services.ledger.domain.request_rates import RequestRate
+    from services.ledger.store.admissions import Admission
     from services.ledger.store.questions import Limited
     from services.ledger.store.request_rates import AgentKey
     from shared.db import Connection
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """A question that cannot be decided by what is recorded alone."""
 
     org: str
@@ -45,9 +51,18 @@ class Pending:
     caps: Sequence[Cap]
     month: str
     price: Price
-    recorded: Authorization
-    """What the recorded mode would answer: the answer, where only the rate is limited."""
     limited: Limited | None
+
+    def recorded(self, now: datetime, refusal: Refusal | None = None) -> Authorization:
+        """What the recorded mode answers: the answer, where only the rate is limited."""
+        return decide(
+            asked=self.asked,
+            refusal=refusal,
+            caps=self.caps,
+            policy=self.policy,
+            price=self.price,
+            at=now,
+        )
 
     @property
     def key(self) -> RequestKey:
@@ -77,6 +92,10 @@ class Plan:
     answers: dict[RequestKey, Authorization] = field(default_factory=dict)
     holds: dict[RequestKey, Hold] = field(default_factory=dict)
     rates: dict[AgentKey, RequestRate] = field(default_factory=dict)
+    moved: dict[CapKey, int] = field(default_factory=dict)
+    """By how much what is held under caps changes in their rows."""
+    is_overtaken: bool = False
+    """Another process decided one of them meanwhile: its answer stands, all are decided anew."""
 
 
 @dataclass(slots=True)
@@ -140,10 +159,14 @@ class Holding:
         locked_rates = await request_rates.lock(connection, agents)
         requests = [one.key for one in pending]
         group = _Group(await lock_and_read(connection, keys, requests), locked_rates)
+        if group.locked.decided:
+            plan.is_overtaken = True
+            return plan
         for one in pending:
-            # Another process decided it meanwhile: its answer stands, and nothing is held twice.
-            if one.key not in group.locked.decided:
-                self._decide(plan, group, one, now)
+            self._decide(plan, group, one, now)
+        plan.moved = {
+            key: group.held.get(key, 0) - folded for key, folded in group.locked.folded.items()
+        }
         return plan
 
     def _decide(self, plan: Plan, group: _Group, one: Pending, now: datetime) -> None:
@@ -164,78 +187,28 @@ class Holding:
 
     def _decided(self, group: _Group, one: Pending, now: datetime) -> Decided:
         if not one.is_strict:
-            return Decided(one.recorded)
-        decided = decide_strict(
+            return Decided(one.recorded(now))
+        caps = [group.as_now(one.org, cap) for cap in one.caps]
+        if one.key in group.locked.reported:
+            # Paid for already: it is in what is spent.
+            return already_paid(one.asked, caps, now, is_priced=one.price.is_priced)
+        return decide_strict(
             asked=one.asked,
-            caps=[group.as_now(one.org, cap) for cap in one.caps],
+            caps=caps,
             policy=one.policy,
             estimate=estimate_question(self._book, one.asked, one.price, now),
             at=now,
         )
-        if one.key in group.locked.reported:
-            # Paid for already: it is in what is spent.
-            paid = one.recorded.model_copy(
-                update={
-                    "allowed": True,
-                    "refusal": None,
-                    "sentence": "Allowed: it was reported before.",
-                    "already_settled": True,
-                    "remaining": tuple(left_under(group.as_now(one.org, cap)) for cap in one.caps),
-                    "on_unreachable": decided.answer.on_unreachable,
-                }
-            )
-            return Decided(paid)
-        return decided
 
-    async def place(self, connection: Connection, plan: Plan, lost: Collection[RequestKey]) -> None:
-        """Write the holds of decisions that are kept, and what agents were allowed."""
-        kept = [hold for key, hold in plan.holds.items() if key not in lost]
-        if kept:
-            held: dict[CapKey, int] = {}
-            for hold in kept:
-                for key in hold.caps:
-                    held[key] = held.get(key, 0) + hold.amount_nanousd
-            await save_held(connection, kept, held)
+    async def keep(
+        self, connection: Connection, plan: Plan, decisions: Sequence[Admission]
+    ) -> bool:
+        """Write decisions, their holds, and what agents were allowed; false: it was overtaken."""
+        if not await save_decided(connection, decisions, plan.holds, plan.moved):
+            return False
         if plan.rates:
             await request_rates.save(connection, plan.rates)
-
-
-def needs_lock(asked: Asked, answer: Authorization | Fault, facts: Facts) -> bool:
-    """Whether a question cannot be decided by what is recorded alone."""
-    organization = facts.organizations.get(asked.org)
-    if organization is None or isinstance(answer, Fault):
-        return False
-    if answer.refusal is not None and answer.refusal.code != "budget_exceeded":
-        return False
-    is_strict = organization.policy.cap_mode is CapMode.STRICT
-    return is_strict or facts.binding[facts.bearer_of(asked)].limited is not None
-
-
-def pending_of(
-    fresh: Mapping[RequestKey, Asked],
-    made: Mapping[RequestKey, Authorization | Fault],
-    facts: Facts,
-) -> list[Pending]:
-    """Those of a group that still need it, in order of arrival."""
-    found = []
-    for key, asked in fresh.items():
-        answer = made[key]
-        if isinstance(answer, Fault) or not needs_lock(asked, answer, facts):
-            continue
-        organization = facts.organizations[asked.org]
-        one = Pending(
-            org=asked.org,
-            channel_id=asked.channel_id,
-            asked=asked.data,
-            policy=organization.policy,
-            caps=caps_over(asked, organization, facts),
-            month=facts.months[asked.org],
-            price=facts.prices[key],
-            recorded=answer,
-            limited=facts.binding[facts.bearer_of(asked)].limited,
-        )
-        found.append(one)
-    return found
+        return True
 
 
 def refusal_of_delegate(asked: Asked, facts: Facts) -> Refusal | None:

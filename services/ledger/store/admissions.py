@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contracts.ledger import Authorization
 
@@ -28,6 +28,22 @@ class Admission:
     answer: Authorization
 
 
+def columns(admissions: Sequence[Admission]) -> list[list[Any]]:
+    """What is kept of decisions, a list for each column."""
+    return [
+        [item.org for item in admissions],
+        [item.request_id for item in admissions],
+        [item.run_id for item in admissions],
+        [item.channel_id for item in admissions],
+        [item.model for item in admissions],
+        [item.answer.allowed for item in admissions],
+        [item.answer.model_dump_json() for item in admissions],
+        [item.digest for item in admissions],
+        [item.month for item in admissions],
+        [item.answer.decided_at for item in admissions],
+    ]
+
+
 async def save(connection: Connection, admissions: Sequence[Admission]) -> set[tuple[str, str]]:
     """Keep decisions; answer the keys that were new. A concurrent first decision wins."""
     if not admissions:
@@ -44,16 +60,7 @@ async def save(connection: Connection, admissions: Sequence[Admission]) -> set[t
             channel_id, model, allowed, answer, digest, month, decided_at)
         ON CONFLICT DO NOTHING RETURNING org, request_id
         """,
-        [item.org for item in ordered],
-        [item.request_id for item in ordered],
-        [item.run_id for item in ordered],
-        [item.channel_id for item in ordered],
-        [item.model for item in ordered],
-        [item.answer.allowed for item in ordered],
-        [item.answer.model_dump_json() for item in ordered],
-        [item.digest for item in ordered],
-        [item.month for item in ordered],
-        [item.answer.decided_at for item in ordered],
+        *columns(ordered),
     )
     return {(row["org"], row["request_id"]) for row in rows}
 
