@@ -6,7 +6,8 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 from contracts.directory import (
     AgentArchived,
@@ -22,6 +23,20 @@ from services.ledger.store.people import EntityKey
 
 if TYPE_CHECKING:
     from shared.db import Connection
+
+ORGANIZATIONS_REMEMBERED_MAX: Final = 1_000
+"""States that are read once: each question comes with the same few."""
+_ORGANIZATION_COLUMNS: Final = (
+    "org",
+    "name",
+    "monthly_budget_nanousd",
+    "cap_revision",
+    "cap_mode",
+    "unpriced_policy",
+    "on_unreachable",
+    "billing_timezone",
+    "billing_zones",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +202,7 @@ async def load_organizations(
     rows = await connection.fetch(
         """
         SELECT org, name, monthly_budget_nanousd, cap_revision, cap_mode, unpriced_policy,
-            on_unreachable, billing_timezone, billing_zones
+            on_unreachable, billing_timezone, billing_zones::text
         FROM organization WHERE org = ANY($1::text[])
         """,
         list(orgs),
@@ -196,19 +211,21 @@ async def load_organizations(
 
 
 def organization_of(row: Any) -> Organization:
-    """Read an organization out of a row's columns."""
+    """Read an organization out of a row's columns, which hold its zones as text."""
+    return _organization(*(row[column] for column in _ORGANIZATION_COLUMNS))
+
+
+@lru_cache(ORGANIZATIONS_REMEMBERED_MAX)
+def _organization(*columns: Any) -> Organization:
+    org, name, budget, cap_revision, cap_mode, unpriced, unreachable, timezone, zones = columns
     return Organization(
-        org=row["org"],
-        name=row["name"],
-        monthly_budget_nanousd=row["monthly_budget_nanousd"],
-        cap_revision=row["cap_revision"],
-        policy=Policy(
-            CapMode(row["cap_mode"]),
-            UnpricedPolicy(row["unpriced_policy"]),
-            OnUnreachable(row["on_unreachable"]),
-        ),
-        billing_timezone=row["billing_timezone"],
-        zones=tuple(Zone(zone["from_month"], zone["timezone"]) for zone in row["billing_zones"]),
+        org=org,
+        name=name,
+        monthly_budget_nanousd=budget,
+        cap_revision=cap_revision,
+        policy=Policy(CapMode(cap_mode), UnpricedPolicy(unpriced), OnUnreachable(unreachable)),
+        billing_timezone=timezone,
+        zones=tuple(Zone(zone["from_month"], zone["timezone"]) for zone in json.loads(zones)),
     )
 
 

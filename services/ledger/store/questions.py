@@ -126,7 +126,7 @@ _NAMED = f"""
     SELECT t.org AS asked_org, t.request_id, {_run_columns("r")}, {_run_columns("s")},
         {_run_columns("h")}, a.digest, a.answer, o.org, o.name, o.monthly_budget_nanousd,
         o.cap_revision, o.cap_mode, o.unpriced_policy, o.on_unreachable, o.billing_timezone,
-        o.billing_zones
+        o.billing_zones::text AS billing_zones
     FROM unnest($5::text[], $6::text[], $7::text[], $8::text[])
         AS t (org, request_id, run_id, root_run_id)
     LEFT JOIN admission a ON a.org = t.org AND a.request_id = t.request_id
