@@ -10,9 +10,11 @@ import pytest
 from contracts.errors import AlreadyExists, NotFound
 from contracts.types import OnUnreachable
 from services.ledger.domain.holds import GRACE
+from services.ledger.requests.facts import Asked
 from tests.admission_checker import Checker
 from tests.factories import (
     Feed,
+    agent,
     heartbeat,
     minutes,
     started,
@@ -114,6 +116,33 @@ async def test_a_stop_says_what_is_held(room: LedgerRoom, feed: Feed):
     assert b'"held_nanousd":9000000000' in bytes(row["body"])
 
 
+async def test_what_no_cap_binds_is_decided_once_by_two_processes(room: LedgerRoom, feed: Feed):
+    """Nothing is locked for it: whoever is overtaken gives the answer of who was first."""
+    await know(room, feed, org_cap=None)
+    await room.hear([feed.directory(agent("coder", None), "coder")])
+    other = LedgerRoom(room.database._dsn)
+    other.clock.at = room.clock.at + minutes(1)
+    loops = [asyncio.ensure_future(one.authorizer.group.run()) for one in (room, other)]
+    decided_at = set()
+    try:
+        for n in range(60):
+            asked = [Asked("acme", "c1", ask(f"a{n}-{k}", USD)) for k in range(4)]
+            sooner, later = (room, other) if n % 2 else (other, room)
+            first, second = await asyncio.gather(
+                asyncio.gather(*map(sooner.authorizer.group.submit, asked)),
+                asyncio.gather(*map(later.authorizer.group.submit, asked)),
+            )
+            assert first == second
+            decided_at |= {answer.decided_at for answer in first}
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await other.close()
+    assert decided_at == {room.clock.at, other.clock.at}, "each was first somewhere"
+    assert len(await room.rows("SELECT 1 FROM admission")) == 240
+    assert (await held(room)).total == 0
+
+
 async def test_two_hundred_at_once_on_two_processes_hold_no_cent_too_much(
     room: LedgerRoom, feed: Feed, checker: Checker
 ):
@@ -121,9 +150,7 @@ async def test_two_hundred_at_once_on_two_processes_hold_no_cent_too_much(
     other = LedgerRoom(room.database._dsn)
     loops = [asyncio.ensure_future(one.authorizer.group.run()) for one in (room, other)]
     try:
-        from services.ledger.requests.facts import Asked as Question_
-
-        asked = [Question_("acme", "c1", ask(f"a{n}", USD + n)) for n in range(200)]
+        asked = [Asked("acme", "c1", ask(f"a{n}", USD + n)) for n in range(200)]
         stop = asyncio.Event()
         looking = asyncio.ensure_future(checker.run(stop))
         answers = await asyncio.gather(
