@@ -41,7 +41,7 @@ INPUT_MEDIA: Final[Mapping[Media, tuple[str, str]]] = {
 }
 """What the catalogue calls a medium, and what `TokenCounts` does."""
 MADE_APART: Final = frozenset({"output_image_tokens", "output_video_tokens"})
-"""What a model makes at rates of its own, and no report counts apart."""
+"""What a model makes at rates of its own."""
 
 
 Reported = UsageReported | IngestionReported
@@ -55,6 +55,9 @@ def price_usage(book: RateBook, usage: Reported, rates: Rates = NO_RATES) -> Pri
     counts stay `bad_usage` either way: they say that the report is broken.
     """
     priced = _catalogue_price(book, usage)
+    if priced.leaves_media_open:
+        # What so many words would cost is the least: a floor (ADR 0045).
+        priced = priced._replace(priced=False, reason="media_uncounted")
     if usage.provider_cost is None or priced.reason == "bad_usage":
         return priced
     currency = usage.provider_cost.currency.strip().upper()
@@ -156,10 +159,14 @@ def _charged(book: RateBook, asked: Authorize, at: datetime) -> frozenset[str] |
 def _is_bounded(asked: Authorize, charged: frozenset[str] | None) -> bool:
     """Whether the stated counts can bound the cost.
 
-    Images and films that a model makes cost many times what its words do, and no count tells how
-    many tokens they will be: nothing is guessed. Input has to be stated where tokens are charged.
+    Images and films that a model makes cost many times what its words do: how many tokens they
+    will be at most is stated beside the output's limit, or nothing is guessed. Input has to be
+    stated where tokens are charged.
     """
-    if charged is None or charged & MADE_APART:
+    if charged is None:
+        return False
+    made = charged & MADE_APART
+    if made and (asked.output_tokens_max is None or not made <= asked.tool_counts_max.keys()):
         return False
     if asked.input_tokens_max is not None:
         return True
