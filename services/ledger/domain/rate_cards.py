@@ -108,6 +108,8 @@ class RateCard:
     """What has a rate of its own."""
     media_keys: frozenset[str]
     """Of these, images and films: how many tokens they are is known where a report says it."""
+    dear_keys: frozenset[str]
+    """Parts of words that cost more than the words that they are part of, if only in one tier."""
     is_due_without_counts: bool
     """False where nothing is charged but units that a report may leave out, such as seconds."""
 
@@ -175,6 +177,7 @@ def compile_rate_card(price: ModelPrice) -> RateCard:
         [_rate(by_key[unit.usage_key], input_tokens) / unit.per for unit in priced]
         for input_tokens in (0, *(start + 1 for start in tier_starts))
     ]
+    by_unit = [unit.usage_key for unit in priced]
     per_usd = math.lcm(*(rate.denominator for band in bands for rate in band))
     return RateCard(
         units=tuple(_priced_unit(unit, priced) for unit in priced),
@@ -185,8 +188,18 @@ def compile_rate_card(price: ModelPrice) -> RateCard:
         priced_keys=_covered_keys(frozenset(by_key)),
         charged_keys=frozenset(by_key),
         media_keys=frozenset(by_key) & MEDIA_USAGE_KEYS,
+        dear_keys=_dear_keys([dict(zip(by_unit, band, strict=True)) for band in bands]),
         is_due_without_counts=not priced
         or any(unit.dimensions["family"] in ("tokens", REQUESTS) for unit in priced),
+    )
+
+
+def _dear_keys(bands: Sequence[Mapping[str, Fraction]]) -> frozenset[str]:
+    wholes = {"cache_read_tokens": "input_tokens", "output_reasoning_tokens": "output_tokens"}
+    return frozenset(
+        part
+        for part, whole in wholes.items()
+        if any(part in rates and rates[part] > rates.get(whole, 0) for rates in bands)
     )
 
 

@@ -103,6 +103,13 @@ def test_what_is_charged_by_the_second_is_bounded_by_seconds_and_not_by_tokens()
     assert most(**WHISPER, **stated, output_tokens_max=0) == cost
 
 
+def test_a_cache_that_costs_more_to_read_than_new_input_is_held_at_that() -> None:
+    dear = {"provider": "openrouter", "model": "~deepseek/deepseek-pro-latest"}
+    counts = {"input_tokens_max": M, "output_tokens_max": 0, "cache_write": "none"}
+    assert most(**dear, **counts) == costs(dear, Tokens(input=M, cache_read=M))
+    assert most(**dear, **counts) > costs(dear, Tokens(input=M))
+
+
 def test_searches_are_held_where_their_number_is_stated() -> None:
     counts = {"input_tokens_max": 1_000, "output_tokens_max": 100, "cache_write": "none"}
     without = most(**OPUS, **counts)
