@@ -198,7 +198,8 @@ def _held(
     return Decided(
         answer.model_copy(
             update={
-                "hold_id": asked.request_id,
+                # What costs nothing at most has no row: there is nothing to let go of.
+                "hold_id": asked.request_id if amount else None,
                 "held_nanousd": amount,
                 "output_tokens_max": granted,
             }

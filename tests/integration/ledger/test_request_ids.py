@@ -155,3 +155,38 @@ async def test_what_has_no_price_is_marked_whatever_is_held_for_it(
         assert (answer.unpriced, answer.partial) == (True, True), request_id
     priced = await room.authorize(ask("a3", USD))
     assert (priced.unpriced, priced.partial) == (False, False)
+
+
+async def test_a_request_that_costs_nothing_has_no_hold_to_speak_of(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    answer = await room.authorize(ask("a1", 0))
+    assert (answer.allowed, answer.hold_id, answer.held_nanousd) == (True, None, 0)
+    assert await room.authorize(ask("a1", 0)) == answer
+    assert (await held(room)).total == 0
+    await room.hear([feed.channel(paid("a1", "12"))])
+    (row,) = (await overruns(room)).items
+    assert (row.cause, row.request_id) == ("unheld_usage", "a1")
+    assert not (await room.authorize(ask("a2", 0))).allowed, "the next question sees it"
+
+
+async def test_an_id_means_nothing_in_another_organization(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    other = organization(monthly_budget_nanousd=10 * USD, cap_mode=CapMode.STRICT)
+    await room.know(feed, "beta")
+    await room.hear(
+        [feed.directory(other.model_copy(update={"entity_revision": 2}), "beta", org="beta")]
+    )
+    mine = await room.authorize(ask("a1", 6 * USD))
+    theirs = await room.authorize(ask("a1", 9 * USD), org="beta")
+    assert (mine.held_nanousd, theirs.held_nanousd) == (6 * USD, 9 * USD)
+    await void(room, "a1")
+    await room.hear([feed.channel(paid("a1", "2"), org="beta")])
+    rows = await room.rows("SELECT org, state, actual_nanousd FROM hold ORDER BY org")
+    assert [tuple(row) for row in rows] == [
+        ("acme", "voided", None),
+        ("beta", "settled", 2 * USD),
+    ]
