@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,7 +10,18 @@ from contracts.directory import AgentBudget
 from contracts.types import CapMode, UsageKind
 from services.ledger.domain.holds import GRACE
 from tests.admission_checker import Checker
-from tests.factories import Feed, agent, deleted, heartbeat, minutes, organization, started
+from tests.factories import (
+    Feed,
+    agent,
+    belongs,
+    deleted,
+    department,
+    finished,
+    heartbeat,
+    minutes,
+    organization,
+    started,
+)
 from tests.integration.ledger.asking import USD, ask, handle_until, held, know, overruns, paid
 from tests.ledger_room import LedgerRoom
 
@@ -80,17 +91,30 @@ async def test_a_run_that_is_deleted_with_a_hold_open_leaks_nothing(
     at = room.clock.at
     await room.hear([feed.channel(deleted("r1", at), at=at, stored_at=at)])
     assert (await room.authorize(ask("a2", 1))).refusal.code == "run_deleted"
-    if is_reported:
-        await room.hear([feed.channel(paid("a1", "4"))])
-    else:
-        beat = heartbeat("r1", at=at)
-        await room.hear([feed.channel(beat, at=at, stored_at=at)])
-    await handle_until(room, at + timedelta(seconds=30) + GRACE)
+    alive_at = room.clock.at = at + minutes(3)
+    said = paid("a1", "4") if is_reported else heartbeat("r1", at=alive_at)
+    await room.hear([feed.channel(said, at=alive_at, stored_at=alive_at)])
+    await handle_until(room, alive_at + GRACE / 2)
     await room.keeper.keep()
     states = {row.request_id: row.state for row in (await held(room)).items}
     assert states == {"a1": "settled" if is_reported else "expired"}
     (cap,) = (await room.caps()).items
     assert (cap.spent_nanousd, cap.held_nanousd) == (4 * USD if is_reported else 0, 0)
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+async def test_a_run_that_has_ended_waits_for_no_report(
+    room: LedgerRoom, feed: Feed, checker: Checker, has_ended: bool
+):
+    await know(room, feed)
+    begun = room.clock.at
+    await room.authorize(ask("a1", 9 * USD, request_timeout_s=30))
+    ended_at = room.clock.at = begun + minutes(3)
+    last = finished("r1", ended_at=ended_at) if has_ended else heartbeat("r1", at=ended_at)
+    await room.hear([feed.channel(last, at=ended_at, stored_at=ended_at)])
+    await handle_until(room, ended_at + GRACE / 2)
+    await room.keeper.keep()
+    assert (await held(room, state="open")).total == int(not has_ended)
 
 
 async def test_a_request_over_the_edge_of_a_month_is_held_and_billed_in_the_first(
@@ -221,3 +245,59 @@ async def test_what_came_too_often_shows_what_remains_and_not_what_it_would_have
         (USD, 9 * USD)
     ]
     assert (refused.hold_id, refused.held_nanousd, refused.output_tokens_max) == (None, None, None)
+
+
+async def test_a_switch_to_strict_mode_looks_at_every_cap(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await room.know(feed)
+    await room.hear(
+        [
+            feed.directory(agent("coder", 2 * USD), "coder"),
+            feed.directory(department("sales", belongs("user-1"), cap=USD), "sales"),
+            feed.channel(started("r1")),
+            feed.channel(paid("b1", "5")),
+            feed.directory(strict(2, 10 * USD), "acme"),
+        ]
+    )
+    page = await overruns(room)
+    assert {(row.scope, row.cause, row.amount_nanousd) for row in page.items} == {
+        ("agent", "mode_switched", 3 * USD),
+        ("department", "mode_switched", 4 * USD),
+    }
+
+
+@pytest.mark.parametrize("mode", list(CapMode))
+async def test_work_of_the_platform_is_bound_by_the_organization_and_by_no_agent(
+    room: LedgerRoom, feed: Feed, checker: Checker, mode: CapMode
+):
+    await know(room, feed)
+    said = strict(3, 10 * USD).model_copy(update={"cap_mode": mode})
+    titles = started("t1", system_role="titles")
+    await room.hear(
+        [
+            feed.directory(said, "acme"),
+            feed.directory(agent("coder", 2 * USD), "coder"),
+            feed.channel(titles),
+            feed.channel(paid("b1", "2")),
+        ]
+    )
+    assert (await room.authorize(ask("a1", USD))).refusal.scope == "agent"
+    answer = await room.authorize(ask("a2", 8 * USD, run_id="t1", root_run_id="t1"))
+    assert answer.allowed
+    assert [left.scope for left in answer.remaining] == ["organization"]
+
+
+@pytest.mark.parametrize("mode", list(CapMode))
+@pytest.mark.parametrize("model", ["claude-opus-4-6", "no-such-model"])
+async def test_what_must_fit_and_is_not_bounded_fits_nowhere(
+    room: LedgerRoom, feed: Feed, mode: CapMode, model: str
+):
+    await know(room, feed)
+    said = strict(3, 10 * USD).model_copy(update={"cap_mode": mode})
+    await room.hear([feed.directory(said, "acme")])
+    unbounded = ask("a1", None, must_fit=True, model=model, provider=None)
+    refused = await room.authorize(unbounded)
+    assert not refused.allowed
+    assert refused.refusal.code in ("budget_exceeded", "missing_context")
+    assert (await room.authorize(ask("a2", USD, must_fit=True, model=model))).allowed

@@ -17,6 +17,7 @@ from tests.admission_checker import Checker
 from tests.factories import Feed, agent, organization, started
 from tests.integration.ledger.asking import USD, ask, handle_until, held, know, overruns, paid, void
 from tests.ledger_room import LedgerRoom
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 OF_NO_RUN = {"run_id": None, "root_run_id": None, "agent_id": None, "root_agent_id": None}
@@ -63,6 +64,42 @@ async def test_one_id_in_two_processes_is_decided_and_held_once(
     assert (await held(rooms[0], state="open", limit=100)).total == 30
     states = await rooms[0].rows("SELECT sum(held_nanousd) FROM cap_state WHERE scope = 'agent'")
     assert int(states[0][0]) == 30 * USD // 10
+
+
+async def test_of_two_that_decide_at_the_same_moment_one_holds(rooms, feed: Feed, checker: Checker):
+    """Both have seen no decision, and no cap is locked by both: the row of the decision decides."""
+    room, other = rooms
+    await know(room, feed, org_cap=None)
+    tools = {name: agent(name, 10 * USD) for name in ("coder", "other")}
+    await room.hear([feed.directory(each, name) for name, each in tools.items()])
+    await room.hear([feed.channel(started("r2", agent_id="other"))])
+    another = {"run_id": "r2", "root_run_id": "r2", "agent_id": "other", "root_agent_id": "other"}
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    async def waiting_count() -> int:
+        return (await room.rows(waiting))[0][0]
+
+    async with room.database.connection() as connection:
+        blocked = connection.transaction()
+        await blocked.start()
+        await connection.execute(
+            "INSERT INTO admission (org, request_id, model, allowed, answer, digest, month, "
+            "decided_at) VALUES ('acme', 'a1', 'm', false, '{}', '', '2026-11', now())"
+        )
+        asking = [
+            asyncio.ensure_future(room.authorize(ask("a1", USD))),
+            asyncio.ensure_future(other.authorize(ask("a1", USD, **another))),
+        ]
+        await eventually(waiting_count, lambda count: count == 2)
+        await blocked.rollback()
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert Counter(type(each) for each in answers) == {Authorization: 1, AlreadyExists: 1}
+    assert (await held(room, state="open")).total == 1
+    states = await room.rows("SELECT sum(held_nanousd) FROM cap_state WHERE scope = 'agent'")
+    assert int(states[0][0]) == USD
 
 
 async def test_another_channel_does_not_share_an_answer_by_saying_the_same(
