@@ -301,3 +301,19 @@ async def test_what_must_fit_and_is_not_bounded_fits_nowhere(
     assert not refused.allowed
     assert refused.refusal.code in ("budget_exceeded", "missing_context")
     assert (await room.authorize(ask("a2", USD, must_fit=True, model=model))).allowed
+
+
+async def test_the_cap_of_the_tree_binds_whatever_root_a_question_names(
+    room: LedgerRoom, feed: Feed, checker: Checker
+):
+    await know(room, feed)
+    child = started("child", parent_run_id="root", root_run_id="root", delegation_id="d1")
+    await room.hear(
+        [feed.channel(started("root", budget_nanousd=2 * USD)), feed.channel(child)],
+    )
+    names = {"run_id": "grandchild", "root_run_id": "child"}
+    refused = (await room.authorize(ask("a1", 3 * USD, **names))).refusal
+    assert (refused.scope, refused.id) == ("run", "root")
+    assert (await room.authorize(ask("a2", 2 * USD, **names))).allowed
+    refused = (await room.authorize(ask("a3", 1, run_id="root", root_run_id="root"))).refusal
+    assert (refused.id, refused.held_nanousd) == ("root", 2 * USD)
