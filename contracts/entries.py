@@ -35,7 +35,10 @@ class ListEntries(Wire):
     limit: Annotated[int, Field(ge=1, le=ENTRIES_ROWS_MAX, strict=True)] = 100
 
 
-EntryReason = Literal["unknown_model", "no_price", "bad_usage", "request_conflict"]
+EntryReason = Literal[
+    "unknown_model", "no_price", "bad_usage", "request_conflict", "media_uncounted"
+]
+"""Why an amount is a floor. It is 0 but for `media_uncounted`: that much at least."""
 PriceSource = Literal["catalogue", "provider_reported", "unpriced", "corrected"]
 
 

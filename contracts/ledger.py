@@ -194,7 +194,7 @@ class Authorization(Wire):
     output_tokens_max: Count | None = None
     """The most output that this answer covers: granted where the question named no limit."""
     unpriced: bool = False
-    """Allowed although nobody knows its price: nothing is held, and what is spent is a floor."""
+    """Allowed although nobody knows its price: held is what the asker states, spent is a floor."""
     already_settled: bool = False
     """The request was reported before: it is paid for, and nothing is held."""
     retry_after_s: Count | None = None

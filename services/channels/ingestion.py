@@ -17,7 +17,7 @@ from contracts.channel import IngestionReported, PriceContext, ProviderCost, Tok
 from contracts.ledger import Authorization, Authorize, Media
 from contracts.types import UsageKind
 from services.channels.errors import ChannelError, refused
-from services.channels.request import UNHEARD
+from services.channels.request import UNHEARD, counts_of
 from services.channels.speaking import Voice, despite_cancellation
 from services.channels.transport import Said, derived_id
 
@@ -117,7 +117,7 @@ class IngestionGuard:
             provider=context.get("provider"),
             key_id=context.get("key_id"),
             tokens=tokens,
-            tool_counts=dict(tool_counts or {}),
+            tool_counts=counts_of(context.get("media"), tool_counts),
             price_context=context.get("price_context", PriceContext()),
             provider_cost=provider_cost,
             interrupted=interrupted,

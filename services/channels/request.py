@@ -28,6 +28,13 @@ UNHEARD: Final = "rienda did not answer"
 """The `unauthorized_reason` of a request that was sent without an answer."""
 
 
+MEDIA_KEYS: Final[Mapping[Media, str]] = {
+    "image_input": "input_image_tokens",
+    "video_input": "input_video_tokens",
+}
+"""What the catalogue calls input that no report counts unless the channel says it."""
+
+
 class RequestContext(TypedDict, total=False):
     """What is known of a request before it is sent. Tokens are counts, money is nano-USD."""
 
@@ -53,6 +60,17 @@ class RequestContext(TypedDict, total=False):
     """Refuse in any mode when the stated most exceeds what remains."""
     key_id: str
     turn_id: str
+
+
+def counts_of(
+    media: Sequence[Media] | None, tool_counts: Mapping[str, int] | None
+) -> dict[str, int]:
+    """What a report counts beside its tokens.
+
+    Kinds of input that the asker ruled out are counted as none, so that no floor is left.
+    """
+    ruled_out = MEDIA_KEYS.keys() - set(MEDIA_KEYS if media is None else media)
+    return {MEDIA_KEYS[medium]: 0 for medium in sorted(ruled_out)} | dict(tool_counts or {})
 
 
 class RequestGuard:
@@ -109,6 +127,9 @@ class RequestGuard:
     ) -> None:
         """Tell what the provider reported; said when the block is left. The last report counts.
 
+        `tool_counts`: searches and the like, and how many of the tokens were images or films
+        (`output_image_tokens`), where the model charges these apart: uncounted, they cost what
+        words cost and the bill is a floor.
         `interrupted`: the response was cut off, so the counts are the least that was used. `model`:
         the one that the response names, where it is another than the one asked for.
         """
@@ -123,7 +144,7 @@ class RequestGuard:
             provider=context.get("provider"),
             key_id=context.get("key_id"),
             tokens=tokens,
-            tool_counts=dict(tool_counts or {}),
+            tool_counts=counts_of(context.get("media"), tool_counts),
             price_context=context.get("price_context", PriceContext()),
             provider_cost=provider_cost,
             interrupted=interrupted,

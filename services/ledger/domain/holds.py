@@ -68,8 +68,15 @@ def decide_strict(
     Errors: none, a refusal is an answer. A limit that the question names is held as it is; without
     one the answer grants `output_tokens_max` and that is held.
     """
-    if not estimate.is_priced and policy.unpriced_policy is UnpricedPolicy.REFUSE:
-        return _refused(asked, caps, Refusal(code="unpriced_model", name=asked.model), at)
+    if not estimate.is_priced:
+        if policy.unpriced_policy is UnpricedPolicy.REFUSE:
+            return _refused(asked, caps, Refusal(code="unpriced_model", name=asked.model), at)
+        return _marked(_within(asked, caps, estimate, at))
+    return _within(asked, caps, estimate, at)
+
+
+def _within(asked: Authorize, caps: Sequence[Cap], estimate: Estimate, at: datetime) -> Decided:
+    """Decide by the caps what the organization's policy lets through."""
     if estimate.is_free or not caps:
         return Decided(_allowed(asked, caps, at))
     spent_up = next((cap for cap in caps if cap.spent_nanousd >= cap.limit_nanousd), None)
@@ -156,21 +163,40 @@ class Paid:
     """Null: nothing was held, or no more."""
     was_closed: bool
     """Its hold had expired or was voided before."""
+    counts_in: frozenset[tuple[str, str]]
+    """Scopes, with ids, that hold its entries."""
+    held_under: tuple[CapKey, ...] = ()
+    """The caps that were asked about when it was held."""
 
-    @property
-    def excess_nanousd(self) -> int:
-        """By how much it exceeds what was held."""
-        return self.cost_nanousd - (self.held_nanousd or 0)
+    def excess_under(self, cap: CapKey) -> int:
+        """By how much it exceeds what was held for it under a cap."""
+        held = self.held_nanousd if cap in self.held_under else None
+        return self.cost_nanousd - (held or 0)
+
+    def cause_under(self, cap: CapKey) -> OverrunCause:
+        """Why it exceeds a cap."""
+        if self.held_nanousd is None:
+            return "settled_late" if self.was_closed else "unheld_usage"
+        if cap in self.held_under:
+            return "actual_above_hold"
+        if any(held[1:3] == cap[1:3] for held in self.held_under):
+            # It was held in the month of its authorization, and this one bears it as well.
+            return "settled_late"
+        # Held under another agent's cap, or when nobody had set this one yet.
+        is_elsewhere = any(held[1] == cap[1] for held in self.held_under)
+        return "reattributed" if is_elsewhere else "unheld_usage"
 
 
-def cause_of(paid: Iterable[Paid]) -> tuple[OverrunCause, str | None]:
-    """Why a batch of reports exceeded a cap, and the request that did most of it."""
-    worst = max(paid, key=lambda each: (each.excess_nanousd, each.request_id), default=None)
-    if worst is None or worst.excess_nanousd <= 0:
+def cause_of(paid: Iterable[Paid], cap: CapKey) -> tuple[OverrunCause, str | None]:
+    """Why a batch of reports exceeded a cap, and the request in it that did most of it."""
+    worst = max(
+        (each for each in paid if cap[1:3] in each.counts_in),
+        key=lambda each: (each.excess_under(cap), each.request_id),
+        default=None,
+    )
+    if worst is None or worst.excess_under(cap) <= 0:
         return "reattributed", None
-    if worst.held_nanousd is not None:
-        return "actual_above_hold", worst.request_id
-    return ("settled_late" if worst.was_closed else "unheld_usage"), worst.request_id
+    return worst.cause_under(cap), worst.request_id
 
 
 def _held(
@@ -184,7 +210,8 @@ def _held(
     return Decided(
         answer.model_copy(
             update={
-                "hold_id": asked.request_id,
+                # What costs nothing at most has no row: there is nothing to let go of.
+                "hold_id": asked.request_id if amount else None,
                 "held_nanousd": amount,
                 "output_tokens_max": granted,
             }
@@ -198,8 +225,15 @@ def _unpriced(asked: Authorize, caps: Sequence[Cap], at: datetime) -> Decided:
     binding = next((cap for cap in caps if asked.must_fit or room_under(cap) <= 0), None)
     if binding is not None:
         return _refused(asked, caps, refusal_by(binding, None), at)
-    answer = _allowed(asked, caps, at)
-    return Decided(answer.model_copy(update={"unpriced": True, "partial": True}))
+    return Decided(_allowed(asked, caps, at))
+
+
+def _marked(decided: Decided) -> Decided:
+    """Say of what is allowed without a price that what is spent will be a floor."""
+    if not decided.answer.allowed:
+        return decided
+    marks = {"unpriced": True, "partial": True}
+    return Decided(decided.answer.model_copy(update=marks), decided.amount_nanousd)
 
 
 def _allowed(asked: Authorize, caps: Sequence[Cap], at: datetime, held: int = 0) -> Authorization:

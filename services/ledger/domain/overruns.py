@@ -40,7 +40,7 @@ class Moved:
                 return "cap_lowered", None
         if self.cause is not None:
             return self.cause, None
-        return cause_of(self.paid.get(key[0], ()))
+        return cause_of(self.paid.get(key[0], ()), key)
 
 
 def risen_months(moved: Moved) -> set[CapKey]:

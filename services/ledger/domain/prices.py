@@ -15,15 +15,14 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 
 from contracts.entries import PriceSource
 from contracts.types import BIGINT_MAX
-from services.ledger.domain.rate_cards import (
+from services.ledger.domain.rate_cards import PriceMissing, RateBook, Tariff, UsageContradictory
+from services.ledger.domain.usage_keys import (
     COUNTED_USAGE_KEYS,
-    PriceMissing,
-    RateBook,
-    Tariff,
-    UsageContradictory,
+    INPUT_MEDIA_KEYS,
+    MEDIA_USAGE_KEYS,
 )
 
-UnpricedReason = Literal["unknown_model", "bad_usage", "no_price"]
+UnpricedReason = Literal["unknown_model", "bad_usage", "no_price", "media_uncounted"]
 
 _NANO = Decimal("1e-9")
 _NANO_DIGITS = 9
@@ -79,7 +78,7 @@ class TokenCounts(NamedTuple):
     audio_output: int = 0
     image_input: int = 0
     video_input: int = 0
-    """Parts of `input` that estimates know; no report counts them."""
+    """Parts of `input` that estimates know; reports count them among the tool counts."""
 
 
 class PricedRequest(TypedDict):
@@ -91,7 +90,8 @@ class PricedRequest(TypedDict):
     """The name that the response reported."""
     tokens: TokenCounts
     tool_counts: Mapping[str, int]
-    """Counts besides tokens, by the catalogue's usage key (`web_searches` ...)."""
+    """Counts besides those, by the catalogue's usage key (`web_searches` ...); tokens of images
+    and films are among them (`output_image_tokens` ...)."""
     service_tier: str | None
     processing: str | None
     """`batch`, or None."""
@@ -114,6 +114,9 @@ class Priced(NamedTuple):
     price_set: str
     provider_rate: str | None = None
     """Units of the provider's currency per US dollar, where its amount was converted."""
+    leaves_media_open: bool = False
+    """The model charges images or films apart, and the counts do not say how many tokens of them
+    there were, if any: the amount is what so many words would have cost."""
 
 
 def price_request(*, book: RateBook, **request: Unpack[PricedRequest]) -> Priced:
@@ -121,11 +124,11 @@ def price_request(*, book: RateBook, **request: Unpack[PricedRequest]) -> Priced
 
     1. `bad_usage`: a count is negative or above BIGINT.
     2. `unknown_model`: neither provider and model nor the model alone is in the catalogue.
-    3. `bad_usage`: cache parts exceed the input; audio input exceeds the input; reasoning, or audio
-       output, exceeds the output; or the model's rates need a split that the counts leave open:
-       cached tokens and audio tokens of a model that prices cached audio apart, a part of a
-       counted unit (`input_audio_seconds`) without its whole (`audio_seconds`), or above it where
-       both have a price.
+    3. `bad_usage`: cache parts exceed the input; audio, image or video input exceeds the input;
+       reasoning, or audio, image or video output, exceeds the output; or the model's rates need a
+       split that the counts leave open: cached tokens and audio tokens of a model that prices
+       cached audio apart, a part of a counted unit (`input_audio_seconds`) without its whole
+       (`audio_seconds`), or above it where both have a price.
     4. `no_price`: something used has no price of its own and is no part of anything priced (output
        of an embedding model, tokens of a model charged by the hour, a search of a model without a
        search price, a tool key that the catalogue does not have), or nothing was reported of a
@@ -133,8 +136,9 @@ def price_request(*, book: RateBook, **request: Unpack[PricedRequest]) -> Priced
        without its search would look exact.
     5. `bad_usage`: the cost exceeds a BIGINT of nano-USD.
 
-    A tool key with a count of 0 says nothing. Where only part of a request lacks a price, the
-    channel can still report the provider's own cost, which comes first (design.md 4).
+    A tool key with a count of 0 says nothing, but of images and films that there were none. Where
+    only part of a request lacks a price, the channel can still report the provider's own cost,
+    which comes first (design.md 4).
 
     Source: design.md 3 and 4, *Prices*; facts.md 2.2, items 6 and 8.
     """
@@ -144,7 +148,7 @@ def price_request(*, book: RateBook, **request: Unpack[PricedRequest]) -> Priced
         return _unpriced("bad_usage", book, tariff)
     if tariff is None:
         return _unpriced("unknown_model", book, None)
-    if not _is_consistent(tokens):
+    if not (_is_consistent(tokens) and _holds_media(tokens, tool_counts)):
         return _unpriced("bad_usage", book, tariff)
 
     context = _context(request["service_tier"], request["processing"])
@@ -152,7 +156,8 @@ def price_request(*, book: RateBook, **request: Unpack[PricedRequest]) -> Priced
     if tool_counts:
         counts.update(_counted_units(tool_counts, tariff.audio_s_billed_min))
     try:
-        total_usd = tariff.card_at(request["at"], context).total_usd(counts)
+        card = tariff.card_at(request["at"], context)
+        total_usd = card.total_usd(counts)
         cost_nanousd = nanousd_from_usd(total_usd)
     except (UsageContradictory, AmountOutOfRange):
         return _unpriced("bad_usage", book, tariff)
@@ -166,6 +171,27 @@ def price_request(*, book: RateBook, **request: Unpack[PricedRequest]) -> Priced
         provider_id=tariff.provider_id,
         model_id=tariff.model_id,
         price_set=book.price_set,
+        leaves_media_open=bool(card.media_keys)
+        and _leaves_open(card.media_keys - counts.keys(), tokens, tool_counts),
+    )
+
+
+def _leaves_open(
+    uncounted: frozenset[str], tokens: TokenCounts, tool_counts: Mapping[str, int]
+) -> bool:
+    """Whether tokens may be of a kind that is charged apart and that nobody counted.
+
+    What is audio is no image; a part of a counted kind (cached images) is counted with it.
+    """
+    return any(
+        key not in tool_counts
+        and not key.startswith("cache_")
+        and (
+            tokens.input > tokens.audio_input
+            if key in INPUT_MEDIA_KEYS
+            else tokens.output > tokens.audio_output
+        )
+        for key in uncounted
     )
 
 
@@ -207,6 +233,15 @@ def _is_consistent(tokens: TokenCounts) -> bool:
         and tokens.audio_input <= tokens.input
         and tokens.reasoning <= tokens.output
         and tokens.audio_output <= tokens.output
+    )
+
+
+def _holds_media(tokens: TokenCounts, tool_counts: Mapping[str, int]) -> bool:
+    """Whether images and films are no more than the tokens that they are part of."""
+    return all(
+        count <= (tokens.input if key in INPUT_MEDIA_KEYS else tokens.output)
+        for key, count in tool_counts.items()
+        if key in MEDIA_USAGE_KEYS
     )
 
 
@@ -259,7 +294,7 @@ def is_free(
 def _counted_units(tool_counts: Mapping[str, int], audio_s_billed_min: int) -> dict[str, int]:
     """Name the tool counts; a key that the catalogue lacks keeps a name that nothing prices."""
     counts = {
-        key if key in COUNTED_USAGE_KEYS else f"tool:{key}": count
+        key if key in COUNTED_USAGE_KEYS or key in MEDIA_USAGE_KEYS else f"tool:{key}": count
         for key, count in tool_counts.items()
         if count
     }

@@ -22,7 +22,7 @@ from services.ledger.domain.prices import (
     nanousd_from_usd,
     price_request,
 )
-from services.ledger.domain.rate_cards import RateBook
+from services.ledger.domain.rate_cards import RateBook, RateCard
 
 PROVIDER_REPORTED: Final[Literal["provider_reported"]] = "provider_reported"
 DOLLAR: Final = "USD"
@@ -41,7 +41,7 @@ INPUT_MEDIA: Final[Mapping[Media, tuple[str, str]]] = {
 }
 """What the catalogue calls a medium, and what `TokenCounts` does."""
 MADE_APART: Final = frozenset({"output_image_tokens", "output_video_tokens"})
-"""What a model makes at rates of its own, and no report counts apart."""
+"""What a model makes at rates of its own."""
 
 
 Reported = UsageReported | IngestionReported
@@ -55,6 +55,9 @@ def price_usage(book: RateBook, usage: Reported, rates: Rates = NO_RATES) -> Pri
     counts stay `bad_usage` either way: they say that the report is broken.
     """
     priced = _catalogue_price(book, usage)
+    if priced.leaves_media_open:
+        # What so many words would cost is the least: a floor (ADR 0045).
+        priced = priced._replace(priced=False, reason="media_uncounted")
     if usage.provider_cost is None or priced.reason == "bad_usage":
         return priced
     currency = usage.provider_cost.currency.strip().upper()
@@ -142,24 +145,33 @@ def estimate_question(book: RateBook, asked: Authorize, price: Price, at: dateti
     )
 
 
-def _charged(book: RateBook, asked: Authorize, at: datetime) -> frozenset[str] | None:
-    """What has a rate of its own at the asked model; null: the catalogue does not know it."""
+def _card(book: RateBook, asked: Authorize, at: datetime) -> RateCard | None:
+    """The rates of the asked model; null: the catalogue does not know it."""
     tariff = book.find_tariff(asked.provider, asked.model)
     if tariff is None:
         return None
     context = asked.price_context
     stated = {"service_tier": context.service_tier, "processing": context.processing}
-    known = {name: value for name, value in stated.items() if value is not None}
-    return tariff.card_at(at, known).charged_keys
+    return tariff.card_at(at, {name: value for name, value in stated.items() if value is not None})
+
+
+def _charged(book: RateBook, asked: Authorize, at: datetime) -> frozenset[str] | None:
+    """What has a rate of its own at the asked model; null: the catalogue does not know it."""
+    card = _card(book, asked, at)
+    return None if card is None else card.charged_keys
 
 
 def _is_bounded(asked: Authorize, charged: frozenset[str] | None) -> bool:
     """Whether the stated counts can bound the cost.
 
-    Images and films that a model makes cost many times what its words do, and no count tells how
-    many tokens they will be: nothing is guessed. Input has to be stated where tokens are charged.
+    Images and films that a model makes cost many times what its words do: how many tokens they
+    will be at most is stated beside the output's limit, or nothing is guessed. Input has to be
+    stated where tokens are charged.
     """
-    if charged is None or charged & MADE_APART:
+    if charged is None:
+        return False
+    made = charged & MADE_APART
+    if made and (asked.output_tokens_max is None or not made <= asked.tool_counts_max.keys()):
         return False
     if asked.input_tokens_max is not None:
         return True
@@ -193,19 +205,23 @@ def _is_free(book: RateBook, asked: Authorize, at: datetime) -> bool:
 def _most_of(book: RateBook, asked: Authorize, output: int, at: datetime) -> int | None:
     """The dearest way to pay for the largest counts.
 
-    Input may be uncached, written to a cache (which costs more than reading anew), audio, images or
-    films; output may be audio. An asker who says which of these can be pays for those. Ways that
-    the model does not charge apart cost what another way costs.
+    Input may be uncached, written to a cache (which costs more than reading anew), read from one
+    that costs more, audio, images or films; output may be audio. An asker who says which of these
+    can be pays for those. Ways that the model does not charge apart cost what another way costs.
     """
     costs = [_price_of(book, asked, way, at) for way in _ways(book, asked, output, at)]
     return max((cost.cost_nanousd for cost in costs if cost.priced), default=None)
 
 
 def _ways(book: RateBook, asked: Authorize, output: int, at: datetime) -> list[TokenCounts]:
-    charged = _charged(book, asked, at) or frozenset()
+    card = _card(book, asked, at)
+    charged, dear = (card.charged_keys, card.dear_keys) if card else (frozenset(), frozenset())
     tokens = asked.input_tokens_max or 0
-    plain = TokenCounts(input=tokens, output=output)
+    reasoning = output if "output_reasoning_tokens" in dear else 0
+    plain = TokenCounts(input=tokens, output=output, reasoning=reasoning)
     ways = [plain]
+    if "cache_read_tokens" in dear:
+        ways.append(plain._replace(cache_read=tokens))
     if asked.cache_write in (None, "5m"):
         ways.append(plain._replace(cache_write_5m=tokens))
     if asked.cache_write in (None, "1h"):
@@ -214,7 +230,7 @@ def _ways(book: RateBook, asked: Authorize, output: int, at: datetime) -> list[T
         if charge in charged and _may_be(asked, medium):
             ways.append(plain._replace(**{part: tokens}))
     if "output_audio_tokens" in charged and _may_be(asked, "audio_output"):
-        ways += [way._replace(audio_output=output) for way in ways]
+        ways += [way._replace(audio_output=output, reasoning=0) for way in ways]
     return ways
 
 

@@ -23,7 +23,6 @@ from operator import mul
 import genai_prices
 from genai_prices.data import providers as pinned_providers
 from genai_prices.data_snapshot import DataSnapshot
-from genai_prices.data_units import unit_data
 from genai_prices.types import (
     ModelInfo,
     ModelPrice,
@@ -32,35 +31,20 @@ from genai_prices.types import (
     TieredPrices,
     TimeOfDateConstraint,
 )
-from genai_prices.units import UnitDef, UnitRegistry
+from genai_prices.units import UnitDef
 from genai_prices.validation import validate_priced_units
+
+from services.ledger.domain.usage_keys import (
+    COUNTED_USAGE_KEYS,
+    MEDIA_USAGE_KEYS,
+    REGISTRY,
+    REQUESTS,
+    TOKEN_USAGE_KEYS,
+)
 
 NAMES_CACHED_MAX = 4096
 """Pairs of provider and model name whose search is remembered, unknown ones included. Names come
 from publishers and are at most 128 and 255 characters long (contracts/types.py)."""
-
-TOKEN_USAGE_KEYS = (
-    "input_tokens",
-    "output_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-    "cache_write_5m_tokens",
-    "cache_write_1h_tokens",
-    "output_reasoning_tokens",
-    "input_audio_tokens",
-    "output_audio_tokens",
-)
-"""The catalogue's names of the token counts that every report carries (events.md 1)."""
-
-_REGISTRY = UnitRegistry(unit_data)
-_REQUESTS = "requests"
-
-COUNTED_USAGE_KEYS = frozenset(
-    key
-    for key, unit in _REGISTRY.units.items()
-    if unit.dimensions["family"] not in ("tokens", _REQUESTS)
-)
-"""What the catalogue can price besides tokens: searches, seconds, pages, characters ..."""
 
 _EXACT = Context(prec=100)
 """Wide enough for the longest total: 19 digits of count times 17 of price, at 10**-24 USD."""
@@ -122,6 +106,10 @@ class RateCard:
     priced_keys: frozenset[str]
     charged_keys: frozenset[str]
     """What has a rate of its own."""
+    media_keys: frozenset[str]
+    """Of these, images and films: how many tokens they are is known where a report says it."""
+    dear_keys: frozenset[str]
+    """Parts of words that cost more than the words that they are part of, if only in one tier."""
     is_due_without_counts: bool
     """False where nothing is charged but units that a report may leave out, such as seconds."""
 
@@ -130,7 +118,7 @@ class RateCard:
 
         Args:
             counts: by the catalogue's usage key, none negative; all of `TOKEN_USAGE_KEYS`, and of
-                `COUNTED_USAGE_KEYS` those that were used.
+                `COUNTED_USAGE_KEYS` and `MEDIA_USAGE_KEYS` those that were used.
 
         Raises:
             UsageContradictory: where the catalogue would raise ValueError (checked first).
@@ -172,16 +160,16 @@ def compile_rate_card(price: ModelPrice) -> RateCard:
     every card of the pinned data.
     """
     by_key: dict[str, Decimal | TieredPrices] = {
-        _REGISTRY.unit_for_price_key(key).usage_key: value
+        REGISTRY.unit_for_price_key(key).usage_key: value
         for key, value in vars(price).items()
         if value is not None
     }
     # The catalogue's order: what is most specific first, so that parts precede what holds them.
     priced = sorted(
-        (_REGISTRY.units[key] for key in by_key),
+        (REGISTRY.units[key] for key in by_key),
         key=lambda unit: (-len(unit.dimensions), unit.usage_key),
     )
-    validate_priced_units(priced, _REGISTRY)
+    validate_priced_units(priced, REGISTRY)
 
     tiered = [value for value in by_key.values() if isinstance(value, TieredPrices)]
     tier_starts = sorted({tier.start for value in tiered for tier in value.tiers})
@@ -189,6 +177,7 @@ def compile_rate_card(price: ModelPrice) -> RateCard:
         [_rate(by_key[unit.usage_key], input_tokens) / unit.per for unit in priced]
         for input_tokens in (0, *(start + 1 for start in tier_starts))
     ]
+    by_unit = [unit.usage_key for unit in priced]
     per_usd = math.lcm(*(rate.denominator for band in bands for rate in band))
     return RateCard(
         units=tuple(_priced_unit(unit, priced) for unit in priced),
@@ -198,8 +187,19 @@ def compile_rate_card(price: ModelPrice) -> RateCard:
         per_usd=Decimal(per_usd),
         priced_keys=_covered_keys(frozenset(by_key)),
         charged_keys=frozenset(by_key),
+        media_keys=frozenset(by_key) & MEDIA_USAGE_KEYS,
+        dear_keys=_dear_keys([dict(zip(by_unit, band, strict=True)) for band in bands]),
         is_due_without_counts=not priced
-        or any(unit.dimensions["family"] in ("tokens", _REQUESTS) for unit in priced),
+        or any(unit.dimensions["family"] in ("tokens", REQUESTS) for unit in priced),
+    )
+
+
+def _dear_keys(bands: Sequence[Mapping[str, Fraction]]) -> frozenset[str]:
+    wholes = {"cache_read_tokens": "input_tokens", "output_reasoning_tokens": "output_tokens"}
+    return frozenset(
+        part
+        for part, whole in wholes.items()
+        if any(part in rates and rates[part] > rates.get(whole, 0) for rates in bands)
     )
 
 
@@ -215,7 +215,7 @@ def _priced_unit(unit: UnitDef, priced: Sequence[UnitDef]) -> _PricedUnit:
         usage_key=unit.usage_key,
         parts=tuple(position for position, other in enumerate(priced) if _is_part(other, of=unit)),
         # One report is one request; everything else that is not reported was not used.
-        count_unreported=1 if unit.usage_key == _REQUESTS else 0,
+        count_unreported=1 if unit.usage_key == REQUESTS else 0,
     )
 
 
@@ -232,8 +232,9 @@ def _unknowable(usage_key: str) -> tuple[_Unknowable, ...]:
     """
     if usage_key in TOKEN_USAGE_KEYS:
         return ()
-    missing = _REGISTRY.units[usage_key]
-    reportable = [_REGISTRY.units[key] for key in (*TOKEN_USAGE_KEYS, *sorted(COUNTED_USAGE_KEYS))]
+    missing = REGISTRY.units[usage_key]
+    counted = sorted(COUNTED_USAGE_KEYS | MEDIA_USAGE_KEYS)
+    reportable = [REGISTRY.units[key] for key in (*TOKEN_USAGE_KEYS, *counted)]
     parts = [frozenset({unit.usage_key}) for unit in reportable if _is_part(unit, of=missing)]
     overlaps = [
         frozenset({left.usage_key, right.usage_key})
@@ -253,8 +254,8 @@ def _covered_keys(priced_keys: frozenset[str]) -> frozenset[str]:
         return frozenset(TOKEN_USAGE_KEYS)
     return frozenset(
         key
-        for key in _REGISTRY.units
-        if key in priced_keys or _REGISTRY.ancestor_usage_keys(key) & priced_keys
+        for key in REGISTRY.units
+        if key in priced_keys or REGISTRY.ancestor_usage_keys(key) & priced_keys
     )
 
 

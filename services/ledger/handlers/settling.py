@@ -59,6 +59,7 @@ async def note_overruns(
     if not strict:
         return
     paid: dict[str, list[Paid]] = defaultdict(list)
+    counts_in = _scopes(work, drafts)
     for key, cost in _costs(drafts).items():
         hold = settled.holds.get(key)
         is_open = hold is not None and hold.state == "open"
@@ -67,10 +68,25 @@ async def note_overruns(
         held = hold.amount_nanousd if hold is not None and is_open else None
         if hold is not None and hold.state == "settled":
             held = 0
-        paid[key[0]].append(Paid(key[1], cost, held, was_closed))
+        caps = hold.caps if hold is not None else ()
+        scopes = frozenset(counts_in[key])
+        paid[key[0]].append(Paid(key[1], cost, held, was_closed, scopes, caps))
     await note_moved(
         connection, Moved(work.books, strict, settled.released, paid), now=work.batch.now
     )
+
+
+def _scopes(work: Work, drafts: Drafts) -> dict[tuple[str, str], set[tuple[str, str]]]:
+    """Whose caps measure what requests added."""
+    scopes: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+    for key, draft in drafts:
+        counted = scopes[key]
+        counted.add(("organization", key[0]))
+        if draft.amount.cost_nanousd > 0 and draft.line.ingested is None:
+            run = work.books.runs[(key[0], draft.line.billed_run_id)]
+            counted.update(run.counted_scopes)
+            counted.update((("run", run.run_id), ("run", run.root_run_id)))
+    return scopes
 
 
 def _costs(drafts: Drafts) -> dict[tuple[str, str], int]:

@@ -214,8 +214,8 @@ def _repeat(asked: Asked, digest: bytes, answer: Authorization | Fault) -> Autho
 
 def _conflict(asked: Asked) -> Fault:
     return AlreadyExists(
-        f"request {asked.data.request_id} was asked before with other content: "
-        "a new request needs a new id",
+        f"request {asked.data.request_id} was asked before with other content, or by "
+        "another channel: a new request needs a new id",
         reason="request_id_used",
     )
 

@@ -38,11 +38,11 @@ class Asked:
     channel_id: str | None
     data: Authorize
     digest: bytes = field(init=False)
-    """SHA-256 of what is asked."""
+    """SHA-256 of what is asked and by which channel: one hold is not for two."""
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256(self.data.model_dump_json().encode()).digest()
-        object.__setattr__(self, "digest", digest)
+        said = f"{self.channel_id or ''}\n{self.data.model_dump_json()}"
+        object.__setattr__(self, "digest", hashlib.sha256(said.encode()).digest())
 
     @property
     def key(self) -> tuple[str, str]:

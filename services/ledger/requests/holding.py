@@ -77,7 +77,12 @@ class Pending(NamedTuple):
     @property
     def cap_keys(self) -> tuple[CapKey, ...]:
         """The rows that it is decided under."""
-        return tuple(key_of(self.org, cap) for cap in self.caps) if self.is_strict else ()
+        return tuple(key_of(self.org, cap) for cap in self.strict_caps)
+
+    @property
+    def strict_caps(self) -> Sequence[Cap]:
+        """The caps that money is held under for it."""
+        return self.caps if self.is_strict else ()
 
     @property
     def agent_key(self) -> AgentKey | None:
@@ -176,7 +181,10 @@ class Holding:
             rate = group.rates[one.agent_key]
             wait_s = rate.wait_s(second, one.limited.requests_per_minute)
             if wait_s:
-                plan.answers[one.key] = _too_often(decided.answer, one.limited, wait_s)
+                # Nothing is held for it: what remains is what remained.
+                left = tuple(left_under(group.as_now(one.org, cap)) for cap in one.strict_caps)
+                answer = decided.answer.model_copy(update={"remaining": left} if left else {})
+                plan.answers[one.key] = _too_often(answer, one.limited, wait_s)
                 return
             plan.rates[one.agent_key] = group.rates[one.agent_key] = rate.allow(second)
         plan.answers[one.key] = decided.answer

@@ -168,3 +168,29 @@ async def test_another_rate_prices_nothing_again(room: LedgerRoom, feed: Feed):
         [feed.channel(usage("q2", "r1", provider_cost=ProviderCost(amount="21", currency="NOK")))]
     )
     assert (await room.entries("r1")).items[-1].cost_nanousd == 10**9
+
+
+async def test_a_picture_that_nobody_counted_makes_the_bill_a_floor_until_it_is(
+    room: LedgerRoom, feed: Feed
+):
+    await room.know(feed)
+    drawn = {"provider": "google", "model": "gemini-2.5-flash-image", "kind": UsageKind.IMAGE}
+    tokens = Tokens(input=20, output=1_290)
+    await room.hear(
+        [feed.channel(started("r1")), feed.channel(usage("q1", "r1", tokens=tokens, **drawn))]
+    )
+    (entry,) = (await room.entries("r1")).items
+    assert (entry.priced, entry.reason, entry.price_source) == (
+        False,
+        "media_uncounted",
+        "catalogue",
+    )
+    least = 20 * 300 + 1_290 * 2_500
+    row = await room.run("r1")
+    assert (entry.cost_nanousd, row.totals.cost_nanousd, row.is_partial) == (least, least, True)
+    (cap,) = (await room.caps()).items
+    assert (cap.spent_nanousd, cap.is_partial) == (least, True)
+    exact = 20 * 300 + 1_290 * 30_000
+    await room.correct(entry.id, exact, "k1")
+    row = await room.run("r1")
+    assert (row.totals.cost_nanousd, row.is_partial) == (exact, False)

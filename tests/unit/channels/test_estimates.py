@@ -85,3 +85,25 @@ async def test_what_is_stated_is_asked(channel: Channel, transport: Any) -> None
     assert (stated.media, stated.tool_counts_max) == (("audio_input",), counts)
     assert (unstated.media, unstated.tool_counts_max) == (None, {})
     assert ingested.media == ()
+
+
+async def test_input_that_was_ruled_out_is_counted_as_none(
+    channel: Channel, transport: Any
+) -> None:
+    drawn = {"output_image_tokens": 9}
+    async with (
+        channel.run(**CONTEXT) as run,
+        run.request(model="m", media=["image_input"]) as seeing,
+        run.request(model="m") as silent,
+    ):
+        seeing.report(TOKENS, tool_counts=drawn)
+        silent.report(TOKENS)
+    async with channel.ingest(ingestion_id="i1", model="m", media=[]) as ingestion:
+        ingestion.report(TOKENS)
+    by_request = {said.request_id: said.tool_counts for said in transport.of("usage_reported")}
+    assert by_request == {
+        seeing.request_id: {"input_video_tokens": 0} | drawn,
+        silent.request_id: {},
+    }
+    (ingested,) = transport.of("ingestion_reported")
+    assert ingested.tool_counts == {"input_image_tokens": 0, "input_video_tokens": 0}

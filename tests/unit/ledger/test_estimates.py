@@ -79,6 +79,20 @@ def test_images_that_are_made_are_not_guessed() -> None:
     assert price_question(BOOK, stated, at=AT).cost_nanousd_max == 7
 
 
+def test_images_that_are_made_are_held_where_their_number_is_stated() -> None:
+    counts = {"input_tokens_max": 1_000, "output_tokens_max": 2_000, "cache_write": "none"}
+    words, drawn = ({"output_image_tokens": most_images} for most_images in (0, 1_290))
+    of_words = most(**CHEAP_IMAGE, **counts, tool_counts_max=words)
+    of_images = most(**CHEAP_IMAGE, **counts, tool_counts_max=drawn)
+    assert of_words == costs(CHEAP_IMAGE, Tokens(input=1_000, output=2_000), tool_counts=words)
+    assert of_images == costs(CHEAP_IMAGE, Tokens(input=1_000, output=2_000), tool_counts=drawn)
+    assert of_images > 5 * of_words
+    unlimited = estimate(**CHEAP_IMAGE, input_tokens_max=1_000, tool_counts_max=drawn)
+    assert (unlimited.most_nanousd, unlimited.cost_of) == (None, None)
+    too_many = estimate(**CHEAP_IMAGE, **counts, tool_counts_max={"output_image_tokens": 2_001})
+    assert too_many.most_nanousd is None, "more images than output is no bound"
+
+
 def test_what_is_charged_by_the_second_is_bounded_by_seconds_and_not_by_tokens() -> None:
     assert estimate(**WHISPER, input_tokens_max=1_000).most_nanousd is None
     seconds = {"audio_seconds": 3_600, "input_audio_seconds": 3_600}
@@ -87,6 +101,13 @@ def test_what_is_charged_by_the_second_is_bounded_by_seconds_and_not_by_tokens()
     assert cost > 0
     assert most(**WHISPER, **stated) == cost
     assert most(**WHISPER, **stated, output_tokens_max=0) == cost
+
+
+def test_a_cache_that_costs_more_to_read_than_new_input_is_held_at_that() -> None:
+    dear = {"provider": "openrouter", "model": "~deepseek/deepseek-pro-latest"}
+    counts = {"input_tokens_max": M, "output_tokens_max": 0, "cache_write": "none"}
+    assert most(**dear, **counts) == costs(dear, Tokens(input=M, cache_read=M))
+    assert most(**dear, **counts) > costs(dear, Tokens(input=M))
 
 
 def test_searches_are_held_where_their_number_is_stated() -> None:

@@ -18,6 +18,7 @@ from services.ledger.domain.holds import (
     GRANT_TOKENS_MIN,
     HELD_MAX,
     TIMEOUT_S_DEFAULT,
+    CapKey,
     Estimate,
     Paid,
     cause_of,
@@ -101,15 +102,43 @@ def test_a_hold_lasts_as_long_as_its_request_may_take_and_as_its_run_speaks() ->
     assert prolonged(held_at=NOON, heard_at=last, until=last) is None
 
 
+ORG = ("acme", "organization", "acme", "2026-11")
+CODER = ("acme", "agent", "coder", "2026-11")
+
+
+def cost(
+    request_id: str,
+    nanousd: int,
+    held: int | None,
+    *caps: CapKey,
+    was_closed: bool = False,
+    agent: str = "coder",
+) -> Paid:
+    scopes = frozenset({("organization", "acme"), ("agent", agent)})
+    return Paid(request_id, nanousd, held, was_closed, scopes, caps)
+
+
 def test_the_cause_is_that_of_the_request_that_exceeds_most() -> None:
-    below = Paid("a1", 5, 9, was_closed=False)
-    above = Paid("a2", 20, 9, was_closed=False)
-    late = Paid("a3", 12, None, was_closed=True)
-    unheld = Paid("a4", 13, None, was_closed=False)
-    assert cause_of([]) == cause_of([below]) == ("reattributed", None)
-    assert cause_of([below, above]) == ("actual_above_hold", "a2")
-    assert cause_of([above, late]) == ("settled_late", "a3")
-    assert cause_of([late, unheld]) == ("unheld_usage", "a4")
+    below = cost("a1", 5, 9, ORG)
+    above = cost("a2", 20, 9, ORG)
+    late = cost("a3", 12, None, ORG, was_closed=True)
+    unheld = cost("a4", 13, None)
+    assert cause_of([], ORG) == cause_of([below], ORG) == ("reattributed", None)
+    assert cause_of([below, above], ORG) == ("actual_above_hold", "a2")
+    assert cause_of([above, late], ORG) == ("settled_late", "a3")
+    assert cause_of([late, unheld], ORG) == ("unheld_usage", "a4")
+
+
+def test_a_cap_is_exceeded_by_what_counts_under_it_and_was_not_held_under_it() -> None:
+    foreign = cost("b1", 99, None, agent="other")
+    held = cost("a1", 5, 9, ORG, CODER)
+    assert cause_of([foreign, held], CODER) == ("reattributed", None), "b1 is another agent's"
+    before = cost("a2", 5, 9, ORG)
+    assert cause_of([before, foreign], CODER) == ("unheld_usage", "a2"), "set while it was sent"
+    of_other = cost("a3", 5, 9, ORG, ("acme", "agent", "other", "2026-11"))
+    assert cause_of([of_other], CODER) == ("reattributed", "a3"), "held under another's cap"
+    december = (*CODER[:3], "2026-12")
+    assert cause_of([held], december) == ("settled_late", "a1"), "held in the month before"
 
 
 @given(st.lists(st.integers(0, 7), max_size=200), st.integers(1, 20))

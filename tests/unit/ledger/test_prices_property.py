@@ -28,7 +28,8 @@ from hypothesis import strategies as st
 
 from contracts.types import BIGINT_MAX
 from services.ledger.domain.prices import PricedRequest, TokenCounts, price_request
-from services.ledger.domain.rate_cards import COUNTED_USAGE_KEYS, RateBook
+from services.ledger.domain.rate_cards import RateBook
+from services.ledger.domain.usage_keys import COUNTED_USAGE_KEYS, MEDIA_USAGE_KEYS
 
 BOOK = RateBook.pinned()
 UNITS = UnitRegistry(unit_data).units
@@ -126,10 +127,17 @@ def ask_catalogue(request: PricedRequest) -> PriceCalculation | str:
     return "unknown_model"
 
 
-def contradicts_itself(tokens: TokenCounts) -> bool:
+def contradicts_itself(request: PricedRequest) -> bool:
     """Whether a part exceeds its whole, which the catalogue overlooks where it has no price."""
+    tokens = request["tokens"]
+    wholes = {"input": tokens.input, "output": tokens.output}
     return (
-        tokens.cache_read + tokens.cache_write_5m + tokens.cache_write_1h > tokens.input
+        any(
+            count > wholes[UNITS[key].dimensions["direction"]]
+            for key, count in request["tool_counts"].items()
+            if key in MEDIA_USAGE_KEYS
+        )
+        or tokens.cache_read + tokens.cache_write_5m + tokens.cache_write_1h > tokens.input
         or tokens.audio_input > tokens.input
         or max(tokens.reasoning, tokens.audio_output) > tokens.output
     )
@@ -154,7 +162,7 @@ def assert_agrees_with_the_catalogue(request: PricedRequest) -> None:
     ours = price_request(book=BOOK, **request)
     theirs = ask_catalogue(request)
     if isinstance(theirs, PriceCalculation):
-        if contradicts_itself(request["tokens"]):
+        if contradicts_itself(request):
             theirs = "bad_usage"
         elif lacks_a_price(request, theirs.model_price):
             theirs = "no_price"
@@ -226,6 +234,11 @@ TOOL_COUNTS = st.one_of(
     st.dictionaries(
         st.sampled_from([*sorted(COUNTED_USAGE_KEYS), UNKNOWN_TOOL]), st.integers(-1, 9), max_size=3
     ),
+    st.dictionaries(
+        st.sampled_from(["input_image_tokens", "output_image_tokens", "cache_image_read_tokens"]),
+        st.integers(0, 40_000),
+    ),
+    st.dictionaries(st.sampled_from(sorted(MEDIA_USAGE_KEYS)), st.integers(-1, 900), max_size=3),
 )
 INSTANTS = st.datetimes(datetime(2023, 1, 1), datetime(2027, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 - the strategy adds the zone
 
