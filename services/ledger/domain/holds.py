@@ -97,12 +97,9 @@ def already_paid(
     asked: Authorize, caps: Sequence[Cap], at: datetime, *, is_priced: bool
 ) -> Decided:
     """Answer a question whose request was reported before it: nothing is held for it any more."""
-    said = {
-        "already_settled": True,
-        "sentence": "Allowed: it was reported before.",
-        "unpriced": not is_priced,
-    }
-    return Decided(_allowed(asked, caps, at).model_copy(update=said))
+    said = {"already_settled": True, "sentence": "Allowed: it was reported before."}
+    decided = Decided(_allowed(asked, caps, at).model_copy(update=said))
+    return decided if is_priced else _marked(decided)
 
 
 def room_under(cap: Cap) -> int:

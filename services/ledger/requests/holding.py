@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from contracts.errors import Fault
 from contracts.ledger import Authorization, Authorize, Refusal
 from contracts.types import CapMode
-from services.ledger.domain.caps import Cap, Policy, Price, decide
+from services.ledger.domain.caps import Cap, Policy, Price, decide, left_under
 from services.ledger.domain.delegates import refuse_delegate
 from services.ledger.domain.holds import (
     Decided,
