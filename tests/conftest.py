@@ -30,7 +30,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
     # Imported here: tests without servers start without drivers and migrations.
     from tests.servers import Servers
 
-    running = Servers(tmp_path_factory.mktemp("servers") / "data")
+    running = Servers(tmp_path_factory.mktemp("servers") / "data", flushes=False)
     try:
         await running.start()
         yield running
