@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     RoomStarter = Callable[..., Awaitable[RoomProcess]]
 
 
-LONGEST_FIRST = ("tests/simulation/", "tests/e2e/")
-"""Files that take longest: begun last they would keep one processor while the other has nothing."""
+LONGEST_FIRST = ("tests/simulation/", "tests/e2e/", "tests/unit/test_new_room.py")
+"""Files that take longest: begun last they would keep one processor while the other has nothing.
+Workers keep this order with `--no-loadscope-reorder` only; else files of few tests come last."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
