@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEED ?= 1
 WORKERS ?= 2
+# Tests that need no servers and belong to `make check`; `make test` does not run them twice.
+CHECKED := tests/architecture tests/contract
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long check format generate bench room clean
+.PHONY: help setup run test test-long check check-types check-rest format generate bench room clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,18 +26,23 @@ run: $(STAMP) ## everything on this machine: servers, rooms, samples, a refusal;
 	@$(BIN)/rienda up
 
 test: check ## what CI runs: `make check`, then every test with real NATS and PostgreSQL
-	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(CHECKED:%=--ignore=%)
 
 test-long: $(STAMP) ## crashes, permutations and fuzz at length; SEED=n repeats a run
 	RIENDA_SEED=$(SEED) HYPOTHESIS_PROFILE=long $(BIN)/pytest -m long -x
 
 check: $(STAMP) ## format, lint, types, import rules, architecture, generated files; no servers
+	@$(MAKE) --no-print-directory --jobs=2 check-types check-rest
+
+check-types: $(STAMP)
+	$(BIN)/mypy
+
+check-rest: $(STAMP)
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/contracts.py --check
-	$(BIN)/pytest -q tests/architecture tests/contract
+	$(BIN)/pytest -q $(CHECKED)
 
 format: $(STAMP) ## let the formatter and the linter's safe fixes run
 	$(BIN)/ruff format --quiet .

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     RoomStarter = Callable[..., Awaitable[RoomProcess]]
 
 
-LONGEST_FIRST = ("tests/simulation/", "tests/e2e/")
-"""Files that take longest: begun last they would keep one processor while the other has nothing."""
+LONGEST_FIRST = ("tests/simulation/", "tests/e2e/", "tests/unit/test_new_room.py")
+"""Files that take longest: begun last they would keep one processor while the other has nothing.
+Workers keep this order with `--no-loadscope-reorder` only; else files of few tests come last."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,7 +31,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
     # Imported here: tests without servers start without drivers and migrations.
     from tests.servers import Servers
 
-    running = Servers(tmp_path_factory.mktemp("servers") / "data")
+    running = Servers(tmp_path_factory.mktemp("servers") / "data", flushes=False)
     try:
         await running.start()
         yield running

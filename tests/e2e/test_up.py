@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from services.host.embedded.process import Account
-from tests.e2e.running import Ended, Rienda, program_of, status_of
+from tests.e2e.running import Ended, Rienda, pids_of, program_of, status_of
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -114,7 +114,7 @@ async def test_a_killed_process_is_started_again_and_the_others_go_on(
 
     async def look() -> dict[str, int]:
         report = rienda.status()
-        return rienda.pids() if report["ready"] else before
+        return pids_of(report) if report["ready"] else before
 
     after = await eventually(look, lambda pids: pids["ledger-answer"] != before["ledger-answer"])
     assert {name for name in PROCESSES if after[name] != before[name]} == {"ledger-answer"}
@@ -126,9 +126,10 @@ async def test_a_start_that_was_cut_short_is_completed_and_nothing_counts_twice(
 ) -> None:
     before = rienda.get("spend?days=365")
     lost_key = rienda.admin()["api_key"]
-    pids = rienda.pids()
+    report = rienda.status()
+    pids = pids_of(report)
     # As if the power had failed between the key's making and its writing: all die with the parent.
-    os.kill(rienda.status()["pid"], signal.SIGKILL)
+    os.kill(report["pid"], signal.SIGKILL)
     for name in ("admin.json", "first_run.json"):
         (rienda.data_dir / name).unlink()
     assert rienda.status()["running"] is False

@@ -27,6 +27,7 @@ from tools.new_room import (
 COPIED = ("contracts", "shared", "services", "tools", "tests", "samples", "docs")
 COPIED_FILES = ("pyproject.toml", IMPORT_RULES)
 NOT_COPIED = shutil.ignore_patterns("__pycache__", ".*cache", "*.egg-info")
+TYPES_KNOWN = ".mypy_cache"
 TOOL_S_MAX = 180
 """Generous: a machine may be shared. It decides no verdict but "it never ended"."""
 BIN = Path(sys.executable).parent
@@ -41,6 +42,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copytree(ROOT / folder, root / folder, ignore=NOT_COPIED)
     for name in COPIED_FILES:
         shutil.copy2(ROOT / name, root / name)
+    if (ROOT / TYPES_KNOWN).is_dir():  # What mypy has read of the packages, it need not again.
+        shutil.copytree(ROOT / TYPES_KNOWN, root / TYPES_KNOWN)
     run(root, sys.executable, "tools/new_room.py", "sample")
     yield root
     shutil.rmtree(root)

@@ -69,16 +69,19 @@ class EmbeddedPostgres:
         password: str,
         log_path: Path,
         stage_root: Path = STAGE_ROOT,
+        flushes: bool = True,
     ) -> None:
         """Take what the caller keeps: the same home, port and superuser password at every start.
 
-        `password` matters at the first start, which gives it to the superuser.
+        `password` matters at the first start, which gives it to the superuser. Only tests do not
+        flush: what a killed process wrote is still the system's, a power cut would lose it.
         """
         self.home = home.absolute()
         self.port = port
         self.log_path = log_path
         self._password = password
         self._stage_root = stage_root
+        self._fsync = "on" if flushes else "off"
         self._placement: Placement | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -181,7 +184,7 @@ class EmbeddedPostgres:
             # Sockets have a path limit of 107 bytes and nobody needs one.
             "unix_socket_directories": "",
             "max_connections": CONNECTIONS_MAX,
-            "fsync": "on",
+            "fsync": self._fsync,
             "cluster_name": self._cluster_name,
             "log_line_prefix": "%m [%p] %q%u@%d ",
             "log_timezone": "UTC",

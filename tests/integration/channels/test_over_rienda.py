@@ -83,12 +83,13 @@ async def rienda(servers: Servers) -> AsyncIterator[Rienda]:
         await servers.fresh_streams()
         bootstrap = await servers.start_bootstrap()
         stack.push_async_callback(bootstrap.kill)
-        gateway = await servers.start_room("gateway", "http", database)
-        stack.push_async_callback(gateway.kill)
-        for room, part in (("gateway", "relay"), ("ledger", "all")):
-            process = await servers.start_room(room, part, database)
+        parts = (("gateway", "http"), ("gateway", "relay"), ("ledger", "all"))
+        processes = await asyncio.gather(
+            *(servers.start_room(room, part, database) for room, part in parts)
+        )
+        for process in processes:
             stack.push_async_callback(process.kill)
-        running = Rienda(gateway.url)
+        running = Rienda(processes[0].url)
         stack.push_async_callback(running.admin.aclose)
         yield running
 

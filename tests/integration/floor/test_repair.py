@@ -10,9 +10,11 @@ import sys
 from uuid import UUID
 
 import pytest
+from click.testing import Result
 
 from contracts.catalog import ROOMS
 from shared.consume import Delivery
+from tests.commands import invoke
 from tests.factories import Feed, started
 from tests.ledger_room import LedgerRoom
 from tests.servers import ROOT
@@ -34,15 +36,8 @@ async def room(deployment):
 
 @pytest.fixture
 def command(servers, deployment):
-    def run(*words: str, room: str = "ledger", port: int = 1) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", f"services.{room}", *words],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=servers.environment(room, deployment, http_port=port),
-            check=False,
-        )
+    def run(*words: str) -> Result:
+        return invoke(*words, environment=servers.environment("ledger", deployment, http_port=1))
 
     return run
 
@@ -79,7 +74,7 @@ async def test_a_replayed_letter_has_its_effect_once_its_cause_is_mended(room, c
     (letter,) = await letters(room)
     # Mended: what was unknown is known now. The stored subject stands for the upgrade.
     await room.rows("UPDATE dead_letter SET subject = $1, body = $2", good.subject, good.body)
-    assert command("dead", "replay", str(letter)).returncode == 0
+    assert command("dead", "replay", str(letter)).exit_code == 0
     room.clock.at = max(room.clock.at, (await room.rows("SELECT now() AS at"))[0]["at"])
     assert await room.consumers["CHANNEL"].retry_due() == 1
     assert (await room.run("r1")).status == "running"
@@ -102,15 +97,15 @@ async def test_a_replayed_letter_that_fails_again_waits_again(room, command):
 async def test_a_dropped_letter_stays_as_a_row_and_is_audited(room, command):
     await room.consumers["CHANNEL"].handle([misunderstood(1)])
     (letter,) = await letters(room)
-    assert command("dead", "drop", str(letter)).returncode == 2
-    assert command("dead", "drop", str(letter), "--why", "tested").returncode == 0
+    assert command("dead", "drop", str(letter)).exit_code == 2
+    assert command("dead", "drop", str(letter), "--why", "tested").exit_code == 0
     assert await letters(room) == []
     (entry,) = await room.rows("SELECT chain, number, body FROM audit_entry")
     assert (entry["chain"], entry["number"]) == ("acme", 1)
     said = json.loads(bytes(entry["body"]))["entry"]
     assert (said["actor"], said["action"]) == (None, "dead_letter.dropped")
     again = command("dead", "drop", str(letter), "--why", "tested")
-    assert again.returncode == 1
+    assert again.exit_code == 1
     assert "no dead letter waits under" in again.stderr
     assert "Traceback" not in again.stderr
 
@@ -127,7 +122,7 @@ async def test_waiting_messages_are_listed_and_hurried(room, command):
 
 @pytest.mark.parametrize("name", ROOMS)
 async def test_every_command_of_a_rooms_runbook_does_what_it_says(
-    servers, name, room, command, deployment, rienda_process
+    servers, name, room, deployment, rienda_process
 ):
     """`$LETTER` is a fresh dead letter each time; `health` asks a process that runs."""
     page = (ROOT / "services" / name / "README.md").read_text().split("## Runbook")[1]
@@ -141,6 +136,7 @@ async def test_every_command_of_a_rooms_runbook_does_what_it_says(
     part = "http" if name == "gateway" else "answer"
     process = await rienda_process(name, part, deployment)
     await servers.start_bootstrap()
+    environment = servers.environment(name, deployment, http_port=process.port)
     for number, line in enumerate(lines):
         words = shlex.split(line)
         assert words[:3] == ["python", "-m", f"services.{name}"], line
@@ -149,5 +145,12 @@ async def test_every_command_of_a_rooms_runbook_does_what_it_says(
         if "$LETTER" in words:
             letter = str((await letters(room))[-1])
             words = [letter if word == "$LETTER" else word for word in words]
-        done = command(*words[3:], room=name, port=process.port)
+        done = subprocess.run(
+            [sys.executable, *words[1:]],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+            check=False,
+        )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from tests.servers import DEPLOYMENT_KEY, RoomDatabase, RoomProcess
+from tests.servers import DEPLOYMENT_KEY, RoomDatabase, RoomProcess, Servers
 
 ORG_NUMBERS = itertools.count(1)
 PEOPLE_NUMBERS = itertools.count(1)
@@ -22,6 +25,10 @@ ADMIN_PERMISSIONS = (
     "org:settings",
     "runs:view",
 )
+
+
+BEHIND = (("ledger", "ingest"), ("ledger", "answer"), ("gateway", "relay"))
+"""What a gateway needs behind it to make a bill of what is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +115,20 @@ class Gateway:
         """Close what was opened."""
         for client in self.clients:
             await client.aclose()
+
+
+@asynccontextmanager
+async def gateway_with_ledger(servers: Servers) -> AsyncIterator[Gateway]:
+    """A gateway, its relay, and a ledger that hears and answers, on a database of their own."""
+    await servers.fresh_streams()
+    database = await servers.new_database("gateway", "ledger")
+    parts = (("gateway", "http"), *BEHIND)
+    processes = await asyncio.gather(
+        *(servers.start_room(room, part, database) for room, part in parts)
+    )
+    running = Gateway(processes[0], database)
+    yield running
+    await running.close()
+    for process in processes:
+        await process.kill()
+    await servers.drop_database(database)

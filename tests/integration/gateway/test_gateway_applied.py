@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from tests.integration.gateway.running import Gateway
+from tests.integration.gateway.saying import answered, started
 from tests.integration.gateway.test_gateway_feed import watching
-from tests.integration.gateway.test_gateway_ledger import answered, started
 from tests.servers import ROOT, RoomProcess, Servers
 from tests.waiting import eventually
 
@@ -42,13 +42,13 @@ class Rooms:
 async def rooms(servers: Servers, bootstrap: RoomProcess) -> AsyncIterator[Rooms]:
     await servers.fresh_streams()
     database = await servers.new_database("gateway", "ledger")
-    processes = [
-        await servers.start_room("ledger", "ingest", database),
-        await servers.start_room("ledger", "answer", database),
-        await servers.start_room("ledger", "relay", database),
-        await servers.start_room("gateway", "relay", database),
-        await servers.start_room("gateway", "http", database),
-    ]
+    processes = await asyncio.gather(
+        servers.start_room("ledger", "ingest", database),
+        servers.start_room("ledger", "answer", database),
+        servers.start_room("ledger", "relay", database),
+        servers.start_room("gateway", "relay", database),
+        servers.start_room("gateway", "http", database),
+    )
     gateway = Gateway(processes[-1], database)
     yield Rooms(gateway, processes[0], processes[1], servers)
     await gateway.close()

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.gateway.running import Gateway
-from tests.integration.gateway.test_gateway_ledger import answered, asked, started, usage
+from tests.integration.gateway.running import Gateway, gateway_with_ledger
+from tests.integration.gateway.saying import answered, asked, started, usage
 from tests.servers import RoomProcess, Servers
 
 pytestmark = pytest.mark.integration
@@ -17,21 +17,8 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 async def gateway(servers: Servers, bootstrap: RoomProcess) -> AsyncIterator[Gateway]:
-    """A gateway and its relay with a ledger behind them."""
-    await servers.fresh_streams()
-    database = await servers.new_database("gateway", "ledger")
-    processes = [
-        await servers.start_room("ledger", "ingest", database),
-        await servers.start_room("ledger", "answer", database),
-        await servers.start_room("gateway", "relay", database),
-        await servers.start_room("gateway", "http", database),
-    ]
-    running = Gateway(processes[-1], database)
-    yield running
-    await running.close()
-    for process in processes:
-        await process.kill()
-    await servers.drop_database(database)
+    async with gateway_with_ledger(servers) as running:
+        yield running
 
 
 class Strict:

@@ -43,8 +43,9 @@ def assert_try_again(answer: httpx.Response) -> None:
 async def test_answers_503_while_nobody_answers(gateway: Gateway) -> None:
     org = await gateway.new_org()
     viewer = gateway.caller(await gateway.new_key(org, "runs:view"))
-    for path in ("/runs", "/runs/1", "/runs/1/entries", "/spend", "/caps"):
-        assert_try_again(await viewer.get(path))
+    paths = ("/runs", "/runs/1", "/runs/1/entries", "/spend", "/caps")
+    for answer in await asyncio.gather(*(viewer.get(path) for path in paths)):
+        assert_try_again(answer)
 
 
 async def test_loses_no_event_while_the_bus_is_away(gateway: Gateway, servers: Servers) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from contracts.channel import Tokens
 from contracts.types import RunStatus
+from tests.commands import invoke
 from tests.factories import (
     NOON,
     Feed,
@@ -42,14 +43,22 @@ class House:
         self.database = database
         self.room = LedgerRoom(database.url("ledger"))
 
-    async def command(self, *arguments: str) -> tuple[int, Any]:
+    def environment(self) -> dict[str, str]:
+        found = self.servers.environment("ledger", self.database, http_port=1)
+        return found | {"RIENDA_LEDGER_POSTGRES_OWNER_URL": self.database.owner_url("ledger")}
+
+    def command(self, *arguments: str) -> tuple[int, Any]:
         """Run a command of the room; answer its exit code and what it printed as JSON."""
-        environment = self.servers.environment("ledger", self.database, http_port=1)
-        environment["RIENDA_LEDGER_POSTGRES_OWNER_URL"] = self.database.owner_url("ledger")
+        done = invoke(*arguments, "--json", environment=self.environment())
+        assert done.stdout, done.stderr
+        return done.exit_code, json.loads(done.stdout)
+
+    async def command_beside(self, *arguments: str) -> tuple[int, Any]:
+        """The same in a process of its own, while this one goes on."""
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "services.ledger", *arguments, "--json"],
-            env=environment,
+            env=self.environment(),
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -125,7 +134,7 @@ async def test_everything_agrees(house: House) -> None:
     story = {"failed", "awaiting_approval", "completed", "department", "agent", "organization"}
     assert story <= {row[0] for row in kept}, "there is something of everything to agree on"
     for command in ("recompute-rollups", "rebuild"):
-        code, found = await house.command(command)
+        code, found = await house.command_beside(command)
         assert (code, found) == (
             0,
             {"agrees": True, "applied": False, "recounts": 0, "differences": []},
@@ -166,13 +175,13 @@ SUMS = {
 @pytest.mark.parametrize("statement", SUMS, ids=[" ".join(where) for where in SUMS.values()])
 async def test_what_differs_is_named_and_put_right(house: House, statement: str) -> None:
     await house.damage(statement)
-    code, found = await house.command("recompute-rollups")
+    code, found = house.command("recompute-rollups")
     assert code == 1
     assert SUMS[statement] in [(one["table"], one["column"]) for one in found["differences"]]
     assert all(one["examples"] for one in found["differences"])
-    code, found = await house.command("recompute-rollups", "--apply")
+    code, found = house.command("recompute-rollups", "--apply")
     assert (code, found["applied"]) == (0, True)
-    assert (await house.command("rebuild"))[0] == 0
+    assert house.command("rebuild")[0] == 0
     said = await house.room.rows(
         "SELECT body FROM outbox WHERE subject LIKE '%audit_recorded%' ORDER BY id DESC LIMIT 1"
     )
@@ -190,17 +199,17 @@ async def test_a_state_that_facts_do_not_bear_is_found(
     house: House, statement: str, column: str
 ) -> None:
     await house.damage(statement)
-    code, found = await house.command("rebuild")
+    code, found = house.command("rebuild")
     assert code == 1
     assert column in [one["column"] for one in found["differences"]]
 
 
 async def test_the_shadow_schema_can_be_kept_and_is_the_owners_alone(house: House) -> None:
-    code, _ = await house.command("rebuild", "--keep")
+    code, _ = house.command("rebuild", "--keep")
     assert code == 0
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await house.room.rows("SELECT count(*) FROM ledger_shadow.run")
-    assert (await house.command("rebuild"))[0] == 0
+    assert house.command("rebuild")[0] == 0
 
 
 async def test_a_repair_beside_reports_loses_none(house: House) -> None:
@@ -212,6 +221,8 @@ async def test_a_repair_beside_reports_loses_none(house: House) -> None:
         for number in range(30):
             await house.room.hear([feed.channel(usage(f"more{number}", "r1"))])
 
-    (code, found), _ = await asyncio.gather(house.command("recompute-rollups", "--apply"), report())
+    (code, found), _ = await asyncio.gather(
+        house.command_beside("recompute-rollups", "--apply"), report()
+    )
     assert (code, found["applied"]) == (0, True)
-    assert (await house.command("rebuild"))[0] == 0
+    assert house.command("rebuild")[0] == 0
