@@ -52,7 +52,7 @@ class Report(NamedTuple):
     late_month: str
     """The month whose caps bear it as well because it came late; empty: it is not late."""
     authorized: bool
-    """Whether its run asked for this request before it was sent, and was allowed to."""
+    """Whether its run asked for this request before it was reported, and was allowed to."""
     interrupted: bool
     tokens: tuple[int, ...]
     """In the order of `contracts.channel.Tokens`."""
@@ -240,9 +240,12 @@ def merge(claims: Claims, report: Report) -> Claims:
 
 
 def _better(known: Report, report: Report) -> Report:
-    """The better report; of the same words stored twice, the copy that was not late, or less."""
+    """The better report; of the same words stored twice, the first copy.
+
+    One that came before any permission (ADR 0044), then one that was not late, or less.
+    """
     if known.digest == report.digest:
-        return min(known, report, key=lambda item: item.late_month)
+        return min(known, report, key=lambda item: (item.authorized, item.late_month))
     return max(known, report, key=lambda item: item.rank)
 
 

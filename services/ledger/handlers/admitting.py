@@ -68,7 +68,7 @@ def _refusal(work: Work, item: Received) -> Invalid | None:
     if channel is not None and channel.revoked_at is not None and stored_at > channel.revoked_at:
         return ChannelRevoked(channel_id)
     at = time_of(item)
-    if at - work.batch.now > AHEAD_MAX:
+    if at - stored_at > AHEAD_MAX:
         return TimeInFuture(int(AHEAD_MAX.total_seconds() // 60))
     if _is_paid(item):
         rights = channel.rights if channel is not None else frozenset()

@@ -1,9 +1,10 @@
 """Putting runs that questions entered where they belong.
 
-A question that tells of a new run waits for nobody, so it may not see what is learned meanwhile of
-the root that it names: that it was delegated itself, whose it is, or that it was deleted. The run
-waits in `unplaced_run`, entered in the same transaction, and is placed here as a report of it would
-place it. The one thing not to break: it is taken from there in the transaction that places it.
+A question that tells of a new run waits for nobody, so it may not see what is learned meanwhile: of
+the root that it names, that it was delegated itself, whose it is, or that it was deleted; of who
+started it, the departments. The run waits in `unplaced_run`, entered in the same transaction, and
+is placed here as a report of it would place it. The one thing not to break: it is taken from there
+in the transaction that places it.
 """
 
 from __future__ import annotations

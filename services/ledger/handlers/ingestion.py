@@ -26,5 +26,5 @@ def on_ingestion_reported(
     is_own = admitted is not None and admitted.is_of(item.address.channel_id or "", None)
     if is_own:
         work.own.add((item.event.org, said.request_id))
-    authorized_at = admitted.decided_at if admitted is not None and is_own else None
-    return make_report(said, priced, circumstances_of(work, item, authorized_at))
+    allowed_at = admitted.decided_at if admitted is not None and is_own else None
+    return make_report(said, priced, circumstances_of(work, item, allowed_at))

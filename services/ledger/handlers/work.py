@@ -14,6 +14,7 @@ from contracts.channel import (
     RunStarted,
     UsageReported,
 )
+from services.ledger.domain.asking import authorized_at
 from services.ledger.domain.books import Books, MonthKey, RunKey
 from services.ledger.domain.merging import Circumstances
 from services.ledger.domain.months import month_of
@@ -50,7 +51,8 @@ class Work:
     """Parks and resumes to keep as facts, with their organizations."""
 
     own: set[tuple[str, str]] = field(default_factory=set)
-    """Requests that were reported by who was allowed to send them: their holds are settled."""
+    """Requests that were reported by who was allowed to send them, before or after: their holds are
+    settled."""
 
     def zones(self, org: str) -> Any:
         """An organization's dated time zones."""
@@ -92,10 +94,14 @@ def stored_at(work: Work, item: Received) -> datetime:
     return item.delivery.at or work.batch.now
 
 
-def circumstances_of(work: Work, item: Received, authorized_at: datetime | None) -> Circumstances:
-    """Where a report is billed: by its authorization, else by when it occurred (ADR 0010)."""
+def circumstances_of(work: Work, item: Received, allowed_at: datetime | None) -> Circumstances:
+    """Where a report is billed: by its authorization, else by when it occurred (ADR 0010).
+
+    `allowed_at`: when who reports was allowed to send the request, if ever.
+    """
     said: UsageReported | IngestionReported = item.event.data
-    billed_at = authorized_at or said.occurred_at
+    authorized = authorized_at(allowed_at, stored_at(work, item))
+    billed_at = authorized or said.occurred_at
     month = month_of(billed_at, work.zones(item.event.org))
     # When it was stored, not when it is handled: a ledger that is behind charges the same caps.
     stored_in = month_of(stored_at(work, item), work.zones(item.event.org))
@@ -105,7 +111,7 @@ def circumstances_of(work: Work, item: Received, authorized_at: datetime | None)
         month=month,
         late_month=stored_in if month < stored_in and not is_history else "",
         billed_at=billed_at,
-        authorized=authorized_at is not None,
+        authorized=authorized is not None,
     )
 
 

@@ -88,7 +88,7 @@ async def load(
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Who was allowed to send a request, and when: the month that it is billed in."""
+    """Who was allowed to send a request, and when."""
 
     run_id: str | None
     channel_id: str | None
@@ -102,7 +102,7 @@ class Admitted:
 async def load_admitted(
     connection: Connection, keys: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], Admitted]:
-    """Requests that were allowed before they were sent."""
+    """Requests that were allowed; before they were reported or after (`domain/asking.py`)."""
     rows = await connection.fetch(
         """
         SELECT org, request_id, run_id, channel_id, decided_at FROM admission

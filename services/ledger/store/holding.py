@@ -142,7 +142,7 @@ async def save_decided(
             SELECT org, request_id, run_id, channel_id, model, amount, output,
                 string_to_array(scopes, ' '), string_to_array(scope_ids, ' '), month, 'open',
                 decided_at, expires_at
-            FROM t WHERE amount IS NOT NULL
+            FROM t WHERE amount IS NOT NULL ON CONFLICT DO NOTHING
         ), moved AS (
             UPDATE cap_state c SET held_nanousd = c.held_nanousd + h.held
             FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::numeric[])

@@ -58,7 +58,8 @@ _ENTER_ASKED = f"""
         {_INSERT} RETURNING org, run_id, root_run_id, shown_start, agent_id, started_by_user_id
     ), unplaced AS (
         INSERT INTO unplaced_run (org, run_id)
-        SELECT org, run_id FROM made WHERE run_id <> root_run_id
+        SELECT org, run_id FROM made
+        WHERE run_id <> root_run_id OR started_by_user_id IS NOT NULL
     )
     INSERT INTO uncounted_tree (org, began_at, agent_id, user_id)
     SELECT org, shown_start, coalesce(agent_id, ''), coalesce(started_by_user_id, '')
@@ -94,8 +95,8 @@ async def enter_asked(connection: Connection, runs: Iterable[tuple[str, Run]]) -
     """Enter runs that a question tells of; trees that begin so are counted by somebody later.
 
     Whoever asks waits for none of the sums that trees are counted in (`store/slots.py`), nor for
-    the root that it names: what is learned of that meanwhile is made good by whoever places the
-    run (`handlers/entering.py`).
+    the root that it names or the departments of who started it: what is learned of those meanwhile
+    is made good by whoever places the run (`handlers/entering.py`).
     """
     await _enter(connection, _ENTER_ASKED, runs)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from contracts.channel import IngestionReported, RunFinished, RunStarted, UsageReported
 from services.ledger.domain.merging import report_digest
@@ -47,6 +48,10 @@ class Line:
 class Story:
     """All that was ever said."""
 
+    at: datetime = datetime(2026, 10, 31, 23, 58, tzinfo=UTC)
+    """Around when; two minutes before a month ends."""
+    zones: tuple[tuple[str, str], ...] = (("0001-01", "UTC"),)
+    """Billing time zones, oldest first: the month that each holds from, and its name."""
     starts: dict[str, RunStarted] = field(default_factory=dict)
     ends: list[RunFinished] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
@@ -135,7 +140,7 @@ class Accountant:
 
         def day(line: Line) -> str:
             at = line.at if line.run_id is INGESTION else self.root(line.run_id).started_at
-            return f"{at:%Y-%m-%d}"
+            return f"{self.local(at):%Y-%m-%d}"
 
         return _grouped(self.lines, day)
 
@@ -144,8 +149,13 @@ class Accountant:
         found: dict[tuple[str, str, str], Amount] = defaultdict(Amount)
         for line in self.lines:
             for scope, scope_id in self._scopes(line.run_id):
-                found[(scope, scope_id, f"{line.at:%Y-%m}")] += line.amount
+                found[(scope, scope_id, f"{self.local(line.at):%Y-%m}")] += line.amount
         return {key: amount for key, amount in found.items() if amount != Amount()}
+
+    def local(self, at: datetime) -> datetime:
+        """An instant on the calendar of the newest zone whose own month has begun."""
+        clocks = [(month, at.astimezone(ZoneInfo(name))) for month, name in self.story.zones]
+        return [clock for month, clock in clocks if f"{clock:%Y-%m}" >= month][-1]
 
     def _scopes(self, run_id: str | None) -> list[tuple[str, str]]:
         scopes = [("organization", "")]

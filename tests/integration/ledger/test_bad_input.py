@@ -16,7 +16,16 @@ from contracts.envelope import BODY_BYTES_MAX
 from contracts.types import BIGINT_MAX, BIGINT_MIN
 from services.ledger.domain.merging import CLAIMS_PER_CHANNEL_MAX
 from shared.consume import Delivery
-from tests.factories import NOON, Feed, finished, ingestion, minutes, started, usage
+from tests.factories import (
+    NOON,
+    Feed,
+    finished,
+    heartbeat,
+    ingestion,
+    minutes,
+    started,
+    usage,
+)
 from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -189,6 +198,24 @@ async def test_usage_of_an_ended_run_and_of_an_unknown_one_is_billed(room: Ledge
     assert (ended.status, ended.totals.cost_nanousd) == ("completed", ONE_REQUEST)
     assert ended.ended_at == NOON + minutes(10)
     assert (unknown.provisional, unknown.totals.cost_nanousd) == (True, ONE_REQUEST)
+    assert await dead(room) == []
+
+
+async def test_usage_of_a_run_that_was_failed_for_its_silence_is_billed(
+    room: LedgerRoom, feed: Feed
+):
+    """What it paid before its last sign says nothing of its life; what it paid since, it lives."""
+    await room.know(feed)
+    await room.hear([feed.channel(started("r1")), feed.channel(heartbeat("r1", NOON + minutes(3)))])
+    assert await room.reaper.sweep(NOON + minutes(60), minutes(2)) == 1
+    await room.hear([feed.channel(usage("q1", "r1", occurred_at=NOON + minutes(2)))])
+    dead_run = await room.run("r1")
+    assert (dead_run.status, dead_run.ended_at) == ("failed", NOON + minutes(3))
+    assert dead_run.totals.cost_nanousd == ONE_REQUEST
+    await room.hear([feed.channel(usage("q2", "r1", occurred_at=NOON + minutes(4)))])
+    alive = await room.run("r1")
+    assert (alive.status, alive.ended_at) == ("running", None)
+    assert alive.totals.cost_nanousd == (await room.spend()).cost_nanousd == 2 * ONE_REQUEST
     assert await dead(room) == []
 
 

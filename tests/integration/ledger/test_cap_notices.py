@@ -135,6 +135,29 @@ async def test_a_month_that_is_over_is_not_warned_of_and_late_money_counts(
     assert (event["data"]["month"], event["data"]["spent_nanousd"]) == ("2026-12", ONE_REQUEST)
 
 
+async def test_a_department_is_warned_of_and_stops_once_more_in_the_next_month(
+    room: LedgerRoom, feed: Feed
+):
+    """One revision of its cap in two months; whatever is said again says nothing again."""
+    await room.know(feed)
+    sales = department("sales", belongs("ana"), cap=2 * ONE_REQUEST)
+    await room.hear([feed.directory(sales, "sales")])
+    await room.hear([feed.channel(started("r1", started_by_user_id="ana"))])
+    for month, number in ((11, 0), (12, 10)):
+        room.clock.at = NOON.replace(month=month)
+        spent = [request(feed, number + n, occurred_at=room.clock.at) for n in range(3)]
+        await room.hear([*spent, *spent], batch=1)
+        for again in ("a", "b"):
+            asked = ask(f"{again}{month}", started_by_user_id="ana")
+            assert not (await room.authorize(asked)).allowed
+    for name in ("cap_warned", "cap_stopped"):
+        told = [event["data"] for event in await said(room, name)]
+        assert [(each["id"], each["cap_revision"], each["month"]) for each in told] == [
+            ("sales", 1, "2026-11"),
+            ("sales", 1, "2026-12"),
+        ], name
+
+
 async def test_a_floor_is_said_to_be_one(room: LedgerRoom, feed: Feed):
     await room.know(feed)
     cap = organization(entity_revision=2, monthly_budget_nanousd=ONE_REQUEST)

@@ -187,6 +187,47 @@ async def test_a_delegation_in_the_background_takes_nothing_of_its_parents_spend
     assert await agents_usd(room) == {"coder": 0.51, "helper": 0.01}
 
 
+async def test_a_delegation_in_the_background_spends_in_a_month_after_its_parents_end(
+    room: LedgerRoom, feed: Feed
+):
+    """Entries count in their own month, for both agents; the tree counts whole by its start."""
+    await room.know(feed)
+    ended = NOON.replace(day=30, hour=23, minute=50)
+    later = ended + minutes(30)
+    room.clock.at = later + minutes(5)
+    await hear(
+        room,
+        feed,
+        started("root", started_at=ended - minutes(5)),
+        delegated("child", "root", started_at=ended - minutes(4)),
+        spent("q1", "root", "0.50", occurred_at=ended - minutes(1)),
+        spent("q2", "child", "0.03", occurred_at=ended - minutes(1)),
+        finished("root", ended_at=ended),
+        spent("q3", "child", "0.01", occurred_at=later),
+        finished("child", ended_at=later),
+    )
+    rows = await room.rows(
+        "SELECT scope_id, month, cost_nanousd FROM month_spend "
+        "WHERE scope <> 'department' AND cost_nanousd <> 0"
+    )
+    cents = {(row["scope_id"], row["month"]): int(row["cost_nanousd"]) * 100 // USD for row in rows}
+    assert cents == {
+        ("acme", "2026-11"): 53,
+        ("acme", "2026-12"): 1,
+        ("coder", "2026-11"): 53,
+        ("coder", "2026-12"): 1,
+        ("helper", "2026-11"): 3,
+        ("helper", "2026-12"): 1,
+    }
+    root, child = await room.run("root"), await room.run("child")
+    assert (root.status, root.ended_at, child.ended_at) == ("completed", ended, later)
+    assert (root.totals.cost_nanousd, child.totals.cost_nanousd) == (54 * USD // 100, USD // 25)
+    days = (await room.spend()).by_day
+    assert {line.day: line.cost_nanousd for line in days if line.cost_nanousd} == {
+        "2026-11-30": 54 * USD // 100
+    }
+
+
 async def test_overlapping_delegations_keep_their_own_spans(room: LedgerRoom, feed: Feed):
     await room.know(feed)
     await hear(

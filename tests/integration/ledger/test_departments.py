@@ -16,6 +16,7 @@ from tests.factories import (
     Feed,
     agent,
     belongs,
+    deleted,
     department,
     minutes,
     organization,
@@ -357,3 +358,27 @@ async def test_what_was_entered_before_departments_were_charged_is_counted(
     await room.rows(asked[: asked.index(";")])
     await room.recount()
     assert await spent(room) == before
+
+
+async def test_deleted_trees_count_among_a_departments_runs_as_their_money_does(
+    room: LedgerRoom, feed: Feed
+):
+    """And what was delegated from them is a run of its own, of its own starter."""
+    await know(room, feed, department("sales", belongs("ana")), department("it", belongs("bea")))
+    await run_of(room, feed, "r1", "ana")
+    await run_of(room, feed, "r2", "ana")
+    await run_of(room, feed, "r3", "ana", root_run_id="r2", parent_run_id="r2")
+    await run_of(room, feed, "r4", "bea", root_run_id="r2", parent_run_id="r2")
+    before = {row.department_id: row for row in (await room.departments()).items}
+    assert (before["sales"].run_count, before["sales"].spent_nanousd) == (2, 4 * ONE_REQUEST)
+    await room.hear([feed.channel(deleted("r1")), feed.channel(deleted("r2"))])
+    shown = {
+        row.department_id: (row.run_count, row.spent_nanousd)
+        for row in (await room.departments()).items
+    }
+    assert shown == {"sales": (3, 3 * ONE_REQUEST), "it": (1, ONE_REQUEST)}
+    people = {
+        line.user_id: (line.run_count, line.cost_nanousd) for line in (await room.spend()).by_person
+    }
+    assert people == {"ana": shown["sales"], "bea": shown["it"]}
+    assert (await room.runs()).total == 2, "two of them nobody sees"

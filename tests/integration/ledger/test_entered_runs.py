@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
+
 import pytest
 
 from contracts.ledger import Authorize
 from contracts.types import CapMode
 from services.ledger.handlers.counting import TreeCounter
-from tests.factories import MODEL, NOON, Feed, agent, minutes, organization, started, usage
+from shared.db import open_connection
+from tests.factories import (
+    MODEL,
+    NOON,
+    Feed,
+    agent,
+    belongs,
+    department,
+    minutes,
+    organization,
+    started,
+    usage,
+)
 from tests.integration.ledger.reconciling import (
     assert_books_are_sums_of_entries,
     assert_rebuilding_agrees,
@@ -57,12 +72,28 @@ async def agents_of(room: LedgerRoom, run_id: str) -> list[str]:
     return list(row["counted_agents"])
 
 
+@asynccontextmanager
+async def nobody_writes_runs(room: LedgerRoom):
+    """Whoever enters a run waits for the end of the block; readers and holders do not."""
+    connection = await open_connection(room.owner_url, "ledger", {})
+    try:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE run IN SHARE MODE")
+            yield
+    finally:
+        await connection.close()
+
+
+async def place_all(room: LedgerRoom) -> None:
+    while await room.placer.step():
+        pass
+
+
 async def assert_everything_agrees(room: LedgerRoom) -> None:
     """What waits is not in the way of the proof, and is put where it belongs."""
     await assert_rebuilding_agrees(room)
     await assert_windows_agree(room, "acme", WINDOWS)
-    while await room.placer.step():
-        pass
+    await place_all(room)
     assert await room.rows("SELECT 1 FROM unplaced_run") == []
     await assert_rebuilding_agrees(room)
     await TreeCounter(database=room.database).step()
@@ -139,3 +170,38 @@ async def test_a_question_does_not_wait_for_what_is_learned_of_its_root(
     assert await agents_of(room, "kid") == ["inner"]
     await assert_everything_agrees(room)
     assert await agents_of(room, "kid") == ["inner", "outer"]
+
+
+@pytest.mark.parametrize("joins", [True, False])
+async def test_departments_that_change_while_a_question_enters_a_root_count_it_once(
+    room: LedgerRoom, feed: Feed, joins: bool
+):
+    """The question has read who belongs where, the change is counted, and then the run is there."""
+    await room.know(feed)
+    outside, inside = department("sales"), department("sales", belongs("ana"))
+    first, then = (outside, inside) if joins else (inside, outside)
+    await room.hear([feed.directory(first, "sales")])
+    question = ask("q", "r1", "r1").model_copy(update={"started_by_user_id": "ana"})
+    async with nobody_writes_runs(room):
+        task = asyncio.create_task(room.authorize(question))
+        await room.waits_or_ends(task)
+        assert not task.done(), "it has read, and waits to write"
+        change = then.model_copy(update={"entity_revision": 2})
+        await room.hear([feed.directory(change, "sales")])
+    assert (await task).allowed
+    await place_all(room)
+    (row,) = (await room.departments()).items
+    assert (row.run_count, row.spent_nanousd) == (int(joins), 0)
+    await assert_everything_agrees(room)
+    await room.hear([feed.channel(usage("q", "r1"))])
+    (row,) = (await room.departments()).items
+    assert (row.run_count, row.spent_nanousd) == (int(joins), joins * 7_500_000)
+    await assert_everything_agrees(room)
+
+
+async def test_a_root_that_nobody_is_said_to_have_started_waits_for_nothing(
+    room: LedgerRoom, feed: Feed
+):
+    await room.know(feed)
+    assert (await room.authorize(ask("q", "r1", "r1"))).allowed
+    assert await room.rows("SELECT 1 FROM unplaced_run") == []

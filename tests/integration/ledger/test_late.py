@@ -7,7 +7,16 @@ from datetime import timedelta
 import pytest
 
 from contracts.types import ChannelRight
-from tests.factories import NOON, Feed, channel, minutes, organization, started, usage
+from tests.factories import (
+    NOON,
+    Feed,
+    channel,
+    ingestion,
+    minutes,
+    organization,
+    started,
+    usage,
+)
 from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
@@ -102,3 +111,27 @@ async def test_it_is_late_by_when_it_was_stored_whenever_it_is_handled(
     await room.hear([feed.channel(report, org="late", at=late, stored_at=late)])
     rows = await room.rows("SELECT late_nanousd FROM month_spend WHERE org = 'late' ORDER BY month")
     assert [int(row["late_nanousd"]) for row in rows] == [0, ONE_REQUEST]
+
+
+async def test_a_time_is_ahead_by_when_it_was_stored_whenever_it_is_handled(
+    room: LedgerRoom, feed: Feed
+):
+    """A ledger that is behind, or reads its stream again, takes in what it would have taken in."""
+    await room.know(feed)
+    limit = NOON + minutes(5)
+    ahead = limit + timedelta(microseconds=1)
+    said = [
+        started("r1", started_at=limit),
+        usage("q1", "r1", occurred_at=limit),
+        started("r2", started_at=ahead),
+        usage("q2", "r1", occurred_at=ahead),
+        ingestion("q3", occurred_at=ahead),
+    ]
+    batch = [feed.channel(each, stored_at=NOON) for each in said]
+    for handled_at in (NOON, NOON + minutes(60)):
+        room.clock.at = handled_at
+        await room.rows("DELETE FROM inbox")
+        await room.hear(batch)
+        assert set(await dead_reasons(room)) == {"time_in_future"}
+        assert [run.run_id for run in (await room.runs()).items] == ["r1"]
+        assert (await room.spend()).cost_nanousd == ONE_REQUEST

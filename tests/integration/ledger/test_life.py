@@ -54,12 +54,13 @@ async def test_a_run_waits_for_people_and_goes_on(room: LedgerRoom, feed: Feed):
     assert (waiting.status, waiting.parked_at) == ("awaiting_approval", NOON + minutes(2))
     assert [run.run_id for run in (await room.runs(statuses=["awaiting_approval"])).items] == ["r"]
     room.clock.at = NOON + minutes(210)
-    await hear(room, feed, resumed("r", NOON + minutes(200)), usage("q2", "r"))
+    later = NOON + minutes(201)
+    await hear(room, feed, resumed("r", NOON + minutes(200)), usage("q2", "r"), at=later)
     going = await room.run("r")
     assert (going.status, going.parked_at, going.started_at) == ("running", None, NOON)
-    await hear(room, feed, finished("r", ended_at=NOON + minutes(201)))
+    await hear(room, feed, finished("r", ended_at=later), at=later)
     over = await room.run("r")
-    assert (over.status, over.ended_at) == ("completed", NOON + minutes(201))
+    assert (over.status, over.ended_at) == ("completed", later)
     assert over.totals.cost_nanousd == 2 * ONE_REQUEST
     said = await room.said()
     assert [(one.reason, one.previous, one.status.value) for one in said] == [
@@ -139,7 +140,7 @@ async def test_a_real_end_replaces_a_verdict_whatever_its_time(room: LedgerRoom,
     await room.know(feed)
     await hear(room, feed, started("r", started_at=NOON - minutes(2)), heartbeat("r"))
     await room.reaper.sweep(NOON + minutes(5), THRESHOLD)
-    await hear(room, feed, finished("r", ended_at=ended), at=NOON + minutes(6))
+    await hear(room, feed, finished("r", ended_at=ended), at=max(ended, NOON + minutes(6)))
     run = await room.run("r")
     assert (run.status, run.error, run.ended_at) == ("completed", None, ended)
     assert await room.reaper.sweep(NOON + minutes(60), THRESHOLD) == 0
@@ -269,7 +270,7 @@ async def test_totals_are_said_once_in_five_seconds_and_after_the_last_change(
     assert (last.previous, last.status) == ("running", "running")
     assert await room.sayer.say_due() == 0, "nothing has changed since"
     # A transition tells of the totals with it.
-    await hear(room, feed, usage("q99", "r"), finished("r"))
+    await hear(room, feed, usage("q99", "r"), finished("r"), at=NOON + minutes(10))
     room.clock.at += minutes(1)
     assert await room.sayer.say_due() == 0
     (*_, last) = await room.said()
@@ -352,7 +353,7 @@ async def test_totals_are_said_though_the_clock_was_set(room: LedgerRoom, feed: 
 async def test_a_replay_without_the_inbox_says_nothing_more(room: LedgerRoom, feed: Feed):
     await room.know(feed)
     events = [
-        feed.channel(said, stored_at=NOON)
+        feed.channel(said, stored_at=NOON + minutes(10))
         for said in (
             started("r"),
             usage("q1", "r"),

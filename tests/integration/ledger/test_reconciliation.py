@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.channel import ProviderCost, Tokens
+from contracts.directory import BillingZone
 from contracts.types import RunStatus, Surface, UsageKind
 from services.ledger.errors import CorrectionChangesNothing
 from tests.factories import (
@@ -40,8 +41,17 @@ from tests.ledger_room import LedgerRoom
 
 pytestmark = pytest.mark.integration
 ORGS = itertools.count(1)
-AT = datetime(2026, 10, 31, 23, 58, tzinfo=UTC)
-"""Two minutes before a month and a day end."""
+ALWAYS = "0001-01"
+EDGES = (
+    ((ALWAYS, "UTC"), datetime(2026, 10, 31, 23, 58, tzinfo=UTC)),
+    ((ALWAYS, "Pacific/Kiritimati"), datetime(2026, 10, 31, 9, 58, tzinfo=UTC)),
+    ((ALWAYS, "Pacific/Niue"), datetime(2026, 11, 1, 10, 58, tzinfo=UTC)),
+    # Clocks go back two hours after midnight.
+    ((ALWAYS, "America/New_York"), datetime(2026, 11, 1, 3, 58, tzinfo=UTC)),
+    # From UTC to UTC+14 as the month begins: its first minutes are the tenth hour of the last day.
+    (("2026-11", "Pacific/Kiritimati"), datetime(2026, 10, 31, 9, 58, tzinfo=UTC)),
+)
+"""Newest billing zones, and two minutes before a month and a day end in them."""
 AGENTS = ("coder", "helper", "scout")
 PEOPLE = ("ana", "bea", None)
 DEPARTMENTS = ("sales", "support")
@@ -58,15 +68,13 @@ MODELS = (
     ("anthropic", "no-such-model"),
     (None, "gpt-5"),
 )
-KINDS = (UsageKind.MODEL, UsageKind.EMBEDDING, UsageKind.COMPACTION, UsageKind.REVIEWER)
-MOMENTS = st.integers(-3, 6).map(lambda minute: AT + minutes(minute))
+KINDS = tuple(kind for kind in UsageKind if kind is not UsageKind.INGESTION)
 
 
 @pytest.fixture(scope="module")
 async def room(servers):
     database = await servers.new_database("ledger")
     room = LedgerRoom(database.url("ledger"), database.owner_url("ledger"))
-    room.clock.at = AT + minutes(90)
     yield room
     await room.close()
     await servers.drop_database(database)
@@ -74,7 +82,10 @@ async def room(servers):
 
 @st.composite
 def stories(draw) -> Story:
-    story = Story()
+    newest, at = draw(st.sampled_from(EDGES))
+    older = () if newest[0] == ALWAYS else ((ALWAYS, "UTC"),)
+    story = Story(at=at, zones=(*older, newest))
+    moments = st.integers(-3, 6).map(lambda minute: at + minutes(minute))
     count = draw(st.integers(2, 6))
     for number in range(count):
         # Three of four have a parent, so that trees have some depth.
@@ -89,16 +100,16 @@ def stories(draw) -> Story:
             started_by_user_id=draw(st.sampled_from(PEOPLE)),
             system_role=draw(st.sampled_from((None, None, "review"))),
             surface=draw(st.sampled_from((Surface.CLI, Surface.SCHEDULE, Surface.VOICE))),
-            started_at=draw(MOMENTS),
+            started_at=draw(moments),
         )
         story.starts[run_id] = start
     runs = st.integers(0, count - 1).map(lambda number: f"r{number}")
-    story.reports = draw(st.lists(reports(runs), min_size=4, max_size=16))
-    story.ends = draw(st.lists(ends(runs), max_size=4))
+    story.reports = draw(st.lists(reports(runs, moments), min_size=4, max_size=16))
+    story.ends = draw(st.lists(ends(runs, moments), max_size=4))
     story.deleted = draw(st.sets(runs, max_size=3))
     for name in draw(st.sets(st.sampled_from(DEPARTMENTS))):
         people = draw(
-            st.lists(st.tuples(st.sampled_from(("ana", "bea")), MOMENTS, st.integers(0, 4)))
+            st.lists(st.tuples(st.sampled_from(("ana", "bea")), moments, st.integers(0, 4)))
         )
         spans = {}
         for person, since, length in people:
@@ -109,7 +120,7 @@ def stories(draw) -> Story:
 
 
 @st.composite
-def reports(draw, runs):
+def reports(draw, runs, moments):
     provider, model = draw(st.sampled_from(MODELS))
     said = {
         "provider": provider,
@@ -117,7 +128,7 @@ def reports(draw, runs):
         "key_id": draw(st.sampled_from((None, "key-1", "key-2"))),
         "tokens": Tokens(input=draw(st.integers(-1, 5_000)), output=draw(st.integers(0, 900))),
         "provider_cost": draw(st.sampled_from(PRICES)),
-        "occurred_at": draw(MOMENTS),
+        "occurred_at": draw(moments),
     }
     request_id = f"q{draw(st.integers(0, 7))}"
     if draw(st.integers(0, 4)) == 0:
@@ -133,21 +144,30 @@ def reports(draw, runs):
 
 
 @st.composite
-def ends(draw, runs):
+def ends(draw, runs, moments):
     return finished(
         draw(runs),
         status=draw(st.sampled_from((RunStatus.COMPLETED, RunStatus.FAILED))),
-        ended_at=draw(MOMENTS) + minutes(7),
+        ended_at=draw(moments) + minutes(7),
         missing_delegates=draw(st.integers(0, 2)),
+    )
+
+
+def zoned(story: Story):
+    return organization(
+        billing_timezone=story.zones[-1][1],
+        billing_zones=tuple(
+            BillingZone(from_month=month, timezone=name) for month, name in story.zones
+        ),
     )
 
 
 def deliveries_of(story: Story, feed: Feed, org: str, chance: random.Random):
     said = [*story.starts.values(), *story.ends, *story.reports]
     for run_id in story.starts:
-        at = AT + minutes(chance.randint(-2, 8))
+        at = story.at + minutes(chance.randint(-2, 8))
         said += chance.choices([parked(run_id, at), resumed(run_id, at), heartbeat(run_id, at)])
-    said += [deleted(run_id, AT + minutes(chance.randint(-2, 8))) for run_id in story.deleted]
+    said += [deleted(run_id, story.at + minutes(chance.randint(-2, 8))) for run_id in story.deleted]
     events = [feed.channel(data, org=org) for data in said]
     for name, people in story.memberships.items():
         # An earlier state said something else; whichever arrives last, the newer one holds.
@@ -160,7 +180,7 @@ def deliveries_of(story: Story, feed: Feed, org: str, chance: random.Random):
 
 
 @settings(
-    max_examples=30,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -170,7 +190,8 @@ async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story,
     chance = random.Random(seed)
     org = f"org-{next(ORGS)}"
     feed = Feed()
-    await room.hear([feed.directory(organization(), org, org=org)])
+    room.clock.at = story.at + minutes(90)
+    await room.hear([feed.directory(zoned(story), org, org=org)])
     await room.hear([feed.directory(agent(name), name, org=org) for name in AGENTS])
     events = deliveries_of(story, feed, org, chance)
     while events:
@@ -184,7 +205,7 @@ async def test_every_figure_is_what_the_accountant_says(room: LedgerRoom, story,
     await assert_the_bill(room, org, accountant)
     await assert_months(room, org, accountant)
     await assert_runs(room, org, accountant)
-    begins, ends = ((AT + minutes(chance.uniform(-4, 9))) for _ in range(2))
+    begins, ends = ((story.at + minutes(chance.uniform(-4, 9))) for _ in range(2))
     await assert_windows_agree(room, org, [(begins, None), (min(begins, ends), max(begins, ends))])
     await assert_rebuilding_agrees(room)
 
@@ -208,7 +229,7 @@ async def correct_some(room: LedgerRoom, org: str, story: Story, chance: random.
 
 
 async def assert_the_bill(room: LedgerRoom, org: str, accountant: Accountant) -> None:
-    spend = await room.spend(org, AT - timedelta(days=1))
+    spend = await room.spend(org, accountant.story.at - timedelta(days=1))
     total = accountant.total()
     entered = await room.rows(
         "SELECT coalesce(sum(cost_nanousd), 0) AS cost FROM entry WHERE org = $1", org
