@@ -20,6 +20,8 @@ PORT_WAIT_S = 10.0
 PORT_LOWEST, PORT_HIGHEST = 20_000, 31_999
 """Below where outgoing connections begin: 32768 on Linux, 49152 on macOS."""
 PORT_TRIES_MAX = 200
+_CHOSEN: set[int] = set()
+"""What this process was given: promised, although nobody may listen there yet."""
 HTTP_WAIT_S = 2.0
 HTTP_BODY_BYTES_MAX = 1024 * 1024
 
@@ -38,12 +40,15 @@ async def until(condition: Callable[[], bool], *, wait_s: float) -> bool:
 def choose_free_port() -> int:
     """Return a TCP port on 127.0.0.1 that nobody uses now, outside the ports of outgoing calls.
 
+    A process is never given the same one twice: a server's two ports are chosen before it starts.
+
     Not the kernel's choice: those ports also serve outgoing connections, so while the server is
     down one of them could take its port; a client that keeps knocking can even reach itself.
     """
     for _ in range(PORT_TRIES_MAX):
         port = PORT_LOWEST + secrets.randbelow(PORT_HIGHEST - PORT_LOWEST + 1)
-        if is_port_free(port):
+        if port not in _CHOSEN and is_port_free(port):
+            _CHOSEN.add(port)
             return port
     raise OSError(errno.EADDRINUSE, f"no free port from {PORT_LOWEST} to {PORT_HIGHEST}")
 

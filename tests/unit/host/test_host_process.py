@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from services.host.embedded import probe
 from services.host.embedded.probe import choose_free_port, http_get, is_port_free, until
 from services.host.embedded.process import (
     LOG_BYTES_MAX,
@@ -168,3 +169,13 @@ def test_refuses_to_detach_from_a_running_loop(tmp_path: Path) -> None:
             detach(tmp_path / "log")
 
     asyncio.run(scenario())
+
+
+def test_no_port_is_chosen_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ports of one server are chosen before it listens on either."""
+    chosen = choose_free_port() - probe.PORT_LOWEST
+    other = choose_free_port() - probe.PORT_LOWEST
+    probe._CHOSEN.discard(other + probe.PORT_LOWEST)
+    drawn = iter((chosen, chosen, other))
+    monkeypatch.setattr(probe.secrets, "randbelow", lambda _: next(drawn))
+    assert choose_free_port() == other + probe.PORT_LOWEST
