@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from shared.db import is_transient
 from shared.health import Check, health_app, quiet_server
 from shared.log import configure, logger
-from shared.migrate import SchemaTooOld, require_schema
+from shared.schema import SchemaTooOld, require_schema
 
 if TYPE_CHECKING:
     import uvicorn

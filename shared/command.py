@@ -14,7 +14,6 @@ from pathlib import Path
 import typer
 
 from shared.app import Process, run
-from shared.migrate import migrate
 from shared.repair_commands import Repair
 
 HEALTH_S_MAX = 3
@@ -52,6 +51,9 @@ def room_app(commands: RoomCommands) -> typer.Typer:
     @app.command(name="migrate")
     def migrate_command() -> None:
         """Bring the schema to what this code needs, as its owner."""
+        # Imported here: no other command needs the libraries behind it.
+        from shared.migrate import migrate
+
         revision = asyncio.run(
             migrate(commands.owner_dsn(), schema=commands.room, migrations=commands.migrations)
         )

@@ -1,7 +1,7 @@
 """Migrations of a room's schema: a step of its own, under an advisory lock.
 
-`serve` refuses a schema older than it needs and tolerates one newer: expand first, contract later
-(design.md 1). A room's `migrations/` holds `versions/`; this module is every room's `env.py`.
+A room's `migrations/` holds `versions/`; this module is every room's `env.py`. Imported by what
+migrates only: the libraries behind it take as long to import as all the rest of a room.
 """
 
 from __future__ import annotations
@@ -20,24 +20,13 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from shared.schema import VERSION_TABLE, head_of
+
 if TYPE_CHECKING:
-    import asyncpg
     from sqlalchemy import MetaData
 
-VERSION_TABLE = "schema_version"
 FLOOR_0001 = Path(__file__).with_name("floor_0001.sql")
 LOCK_S_MAX = 60
-
-
-class SchemaTooOld(Exception):
-    """The room's schema lacks what this code needs."""
-
-    def __init__(self, room: str, found: str | None, needed: str) -> None:
-        """Say what is there, what is needed and which command brings it."""
-        super().__init__(
-            f"the schema of {room} is at {found or 'nothing'}, this code needs {needed}: "
-            f"run `python -m services.{room} migrate`"
-        )
 
 
 def run_sql(op: Operations, script: str) -> None:
@@ -49,23 +38,16 @@ def run_sql(op: Operations, script: str) -> None:
             op.execute(text(bare.replace(":", "\\:")))
 
 
-def _script(migrations: Path) -> ScriptDirectory:
+def script_of(migrations: Path) -> ScriptDirectory:
+    """A room's revisions, as alembic reads them."""
     config = Config()
     config.set_main_option("script_location", migrations.as_posix())
     config.set_main_option("path_separator", "os")
     return ScriptDirectory.from_config(config)
 
 
-def head_of(migrations: Path) -> str:
-    """The newest revision that the code knows."""
-    head = _script(migrations).get_current_head()
-    if head is None:
-        raise RuntimeError(f"{migrations} holds no migration")
-    return head
-
-
 def _upgrade(connection: Connection, schema: str, migrations: Path) -> None:
-    script = _script(migrations)
+    script = script_of(migrations)
     config = Config()
     config.set_main_option("script_location", migrations.as_posix())
 
@@ -124,27 +106,6 @@ async def differences(dsn: str, *, schema: str, metadata: MetaData) -> list[Any]
             return await connection.run_sync(compare)
     finally:
         await engine.dispose()
-
-
-async def require_schema(
-    connection: asyncpg.Connection[Any] | Any, *, room: str, migrations: Path
-) -> None:
-    """Refuse to serve on a schema older than this code.
-
-    Raises:
-        SchemaTooOld: names the command.
-    """
-    table = await connection.fetchval("SELECT to_regclass($1)", f"{room}.{VERSION_TABLE}")
-    found = (
-        await connection.fetchval(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608
-        if table
-        else None
-    )
-    known = {revision.revision for revision in _script(migrations).walk_revisions()}
-    head = head_of(migrations)
-    if found == head or (found is not None and found not in known):
-        return
-    raise SchemaTooOld(room, found, head)
 
 
 _CONNECT = {"ssl": False, "server_settings": {"timezone": "UTC"}}

@@ -11,7 +11,8 @@ import asyncpg
 import pytest
 
 from contracts.catalog import ROOMS
-from shared.migrate import SchemaTooOld, differences, head_of, migrate, require_schema
+from shared.migrate import differences, migrate, script_of
+from shared.schema import SchemaTooOld, head_of, require_schema, revisions_of
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,13 @@ async def test_the_migrated_schema_equals_the_tables(room: str, room_database):
     database = await room_database(room)
     metadata = metadata_of(room)
     assert await differences(database.owner_url(room), schema=room, metadata=metadata) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_scripts_are_named_and_numbered_as_alembic_orders_them(room: str):
+    migrations = ROOT / "services" / room / "migrations"
+    known = [step.revision for step in script_of(migrations).walk_revisions()]
+    assert revisions_of(migrations) == known[::-1]
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from services.ledger.domain.amounts import COLUMNS, NOTHING, Amount
 from services.ledger.domain.runs import Run
 from services.ledger.store.sums import moved, parameters
-from services.ledger.tables.runs import RUN_MOMENTS, RUN_TEXTS, RUN_TEXTS_REQUIRED
+from services.ledger.tables.run_names import RUN_MOMENTS, RUN_TEXTS, RUN_TEXTS_REQUIRED
 
 if TYPE_CHECKING:
     from shared.db import Connection

@@ -24,6 +24,7 @@ from services.ledger.tables.columns import (
     METADATA,
     sum_columns,
 )
+from services.ledger.tables.run_names import RUN_MOMENTS, RUN_TEXTS, RUN_TEXTS_REQUIRED
 
 RUN_TRANSITION = Table(
     "run_transition",
@@ -53,45 +54,6 @@ UNPLACED_RUN = Table(
 )
 """Runs that questions entered into trees of others: put where they belong by somebody later."""
 
-RUN_TEXTS_REQUIRED = ("channel_id", "root_run_id", "said_root_run_id")
-RUN_TEXTS = (
-    "parent_run_id",
-    "delegation_id",
-    "agent_id",
-    "agent_version",
-    "user_id",
-    "started_by_user_id",
-    "surface",
-    "conversation_id",
-    "project_id",
-    "environment_id",
-    "exposure_id",
-    "routine_id",
-    "goal_id",
-    "system_role",
-    "model",
-    "provider",
-    "key_id",
-    "error",
-    "start_digest",
-    "end_digest",
-    "moved_to",
-    "moved_digest",
-)
-RUN_MOMENTS = (
-    "started_at",
-    "first_sign_at",
-    "last_sign_at",
-    "heard_at",
-    "ended_at",
-    "moved_at",
-    "reaped_at",
-    "reaped_sign_at",
-    "deleted_at",
-    "own_first_sign_at",
-    "own_last_sign_at",
-    "own_heard_at",
-)
 RUN_SAYING = ("said_at", "say_due_at")
 """When a run was last told of, and from when its totals are to be said."""
 
