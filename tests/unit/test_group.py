@@ -97,6 +97,32 @@ async def test_groups_are_decided_beside_each_other_up_to_a_bound(running):
     assert sizes == [1] * GROUPS_MAX + [5]
 
 
+@pytest.mark.parametrize("patience_s", [0.0, float("inf")])
+async def test_a_second_group_is_begun_once_the_first_takes_long(running, monkeypatch, patience_s):
+    """Until then those who ask share the next one."""
+    monkeypatch.setattr("shared.group.PATIENCE_S", patience_s)
+    groups = []
+    gate = asyncio.Event()
+
+    async def record(items):
+        groups.append(list(items))
+        await gate.wait()
+        return items
+
+    group = running(Group(record))
+    asked = [asyncio.ensure_future(group.submit("first"))]
+    await eventually(lambda: _is(groups == [["first"]]))
+    for name in ("second", "third"):
+        asked.append(asyncio.ensure_future(group.submit(name)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+    is_patient = patience_s > 0
+    assert groups == ([["first"]] if is_patient else [["first"], ["second"]])
+    gate.set()
+    assert await asyncio.gather(*asked) == ["first", "second", "third"]
+    assert groups[1:] == ([["second", "third"]] if is_patient else [["second"], ["third"]])
+
+
 async def test_when_it_ends_nobody_is_left_waiting():
     gate = asyncio.Event()
     sizes = []
