@@ -119,7 +119,10 @@ class CapRow(Wire):
 
 
 class CapPage(Wire):
-    """A page of caps: the organization first, then departments and agents by id."""
+    """A page of caps: the organization first, then departments, agents and people by id.
+
+    Of people those that proactive work was done for in the month.
+    """
 
     items: tuple[CapRow, ...]
     total: Count

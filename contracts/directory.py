@@ -66,6 +66,7 @@ class OrganizationChanged(Wire):
     billing_zones: tuple[BillingZone, ...]
     chat_may_waive_approvals: bool = True
     proactive_limit_nanousd: NanoUsd = PROACTIVE_LIMIT_NANOUSD
+    """The cap of each person's proactive work in a month."""
     public_live_data: bool = False
     changed_at: Instant
 

@@ -128,6 +128,8 @@ class Authorize(Wire):
     """What besides words its tokens may be; null: not stated, the dearest is assumed."""
     tool_counts_max: Annotated[dict[Id, Count], Field(max_length=TOOL_COUNT_KEYS_MAX)] = {}
     """How often at most what is charged beside tokens: searches, seconds of audio."""
+    surface: Surface | None = None
+    """Of the run: `proactive` work is capped by person. Null: as its start said, or will."""
 
 
 class CapLeft(Wire):

@@ -27,6 +27,12 @@ _FIGURES = """
         WHERE o.cap_mode = 'strict' AND d.monthly_nanousd IS NOT NULL
             AND d.removed_revision < d.changed_revision
         UNION ALL
+        SELECT o.org, 'person', p.user_id, coalesce(o.proactive_limit_nanousd, 1000000000)
+        FROM ledger.organization o
+        JOIN (SELECT DISTINCT org, user_id FROM ledger.run WHERE surface = 'proactive') AS p
+            USING (org)
+        WHERE o.cap_mode = 'strict' AND p.user_id IS NOT NULL
+        UNION ALL
         SELECT r.org, 'run', r.run_id, r.budget_nanousd FROM ledger.run r
         JOIN ledger.organization o USING (org)
         WHERE o.cap_mode = 'strict' AND r.budget_nanousd IS NOT NULL AND r.run_id = r.root_run_id
@@ -34,11 +40,14 @@ _FIGURES = """
     SELECT c.org, c.scope, c.id, c.limit_nanousd,
         (SELECT coalesce(sum(e.cost_nanousd), 0) FROM ledger.entry e
             LEFT JOIN ledger.run r ON r.org = e.org AND r.run_id = e.billed_run_id
+            LEFT JOIN ledger.run t ON t.org = r.org AND t.run_id = r.root_run_id
             WHERE e.org = c.org AND CASE c.scope
                 WHEN 'organization' THEN $1 IN (e.month, e.late_month)
                 WHEN 'agent' THEN c.id = ANY (r.counted_agents) AND $1 IN (e.month, e.late_month)
                 WHEN 'department'
                     THEN c.id = ANY (r.counted_departments) AND $1 IN (e.month, e.late_month)
+                WHEN 'person' THEN t.surface = 'proactive' AND t.user_id = c.id
+                    AND $1 IN (e.month, e.late_month)
                 ELSE r.root_run_id = c.id END) AS spent,
         (SELECT coalesce(sum(h.amount_nanousd), 0) FROM ledger.hold h
             CROSS JOIN unnest(h.scopes, h.scope_ids) AS b (scope, id)

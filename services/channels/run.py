@@ -281,6 +281,7 @@ class RunSession:
             root_agent_id=root.agent_id,
             user_id=started.user_id,
             started_by_user_id=started.started_by_user_id,
+            surface=started.surface,
             routine_id=started.routine_id,
             goal_id=started.goal_id,
             run_budget_nanousd=(started if has_own_budget else root).budget_nanousd,

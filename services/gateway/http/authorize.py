@@ -21,6 +21,7 @@ from contracts.types import (
     ModelName,
     OnUnreachable,
     Revision,
+    Surface,
     UsageKind,
     Wire,
 )
@@ -76,6 +77,8 @@ class AuthorizeIn(Body):
     """What besides words its tokens may be; where absent the dearest is assumed."""
     tool_counts_max: Annotated[dict[Id, Count], Field(max_length=TOOL_COUNT_KEYS_MAX)] = {}
     """How often at most what is charged beside tokens: searches, seconds of audio."""
+    surface: Surface | None = None
+    """Of the run: `proactive` work is capped by person; where absent, as its start said."""
 
     def question(self, run_id: str | None) -> ledger.Authorize:
         """As the ledger hears it, money in nano-USD.

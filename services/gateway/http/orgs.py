@@ -98,7 +98,7 @@ class OrganizationRow(Wire):
     billing_zones: tuple[BillingZone, ...]
     chat_may_waive_approvals: bool
     proactive_limit_usd: Usd
-    """What a person's proactive work may cost where nothing else is said."""
+    """What each person's proactive work may cost in a month."""
     public_live_data: bool
     entity_revision: Revision
     created_at: Instant
@@ -115,7 +115,13 @@ _MONEY: Final = {
     "proactive_limit_usd": "proactive_limit_nanousd",
 }
 _BY_LEDGER: Final = frozenset(
-    {"monthly_budget_nanousd", "cap_mode", "unpriced_policy", "on_unreachable"}
+    {
+        "monthly_budget_nanousd",
+        "proactive_limit_nanousd",
+        "cap_mode",
+        "unpriced_policy",
+        "on_unreachable",
+    }
 )
 """Changes that the ledger has to apply before the next request is decided under them."""
 

@@ -17,6 +17,7 @@ from services.ledger.domain.departments import Interval, PersonKey, departments_
 from services.ledger.domain.life import reason_of, settle
 from services.ledger.domain.merging import Draft, Line
 from services.ledger.domain.runs import Run, agents_of, saw_sign, showed_sign, shows_itself
+from services.ledger.domain.unattended import person_of
 
 MISSING_DELEGATE = "missing_delegate"
 """Kind of the line that counts delegates whose spend nobody reported."""
@@ -194,14 +195,15 @@ class Books:
         """Runs that have to be written."""
         return [(key, run) for key, run in self.runs.items() if run != self.before[key]]
 
-    def roots_with_new_agent(self) -> set[RunKey]:
-        """Roots whose agent changed: their whole tree counts in other months now."""
+    def roots_counted_anew(self) -> set[RunKey]:
+        """Roots that say something else of themselves: their whole tree counts in other months."""
         return {
             key
             for key, run in self.runs.items()
             if run.is_root
-            and (run.agent_id, run.system_role)
-            != (self.before[key].agent_id, self.before[key].system_role)
+            for before in [self.before[key]]
+            if (run.agent_id, run.system_role, person_of(run))
+            != (before.agent_id, before.system_role, person_of(before))
         }
 
     def starters(self) -> set[PersonKey]:
@@ -225,10 +227,16 @@ class Books:
         recount = {}
         for key, run in self.runs.items():
             root = self.runs.get((key[0], run.root_run_id))
-            agents = agents_of(run, root)
+            agents, person = agents_of(run, root), person_of(root)
             departments = departments_of(key[0], root, self.belongs)
-            if (agents, departments) != (run.counted_agents, run.counted_departments):
-                recount[key] = replace(run, counted_agents=agents, counted_departments=departments)
+            now = (agents, departments, person)
+            if now != (run.counted_agents, run.counted_departments, run.counted_person):
+                recount[key] = replace(
+                    run,
+                    counted_agents=agents,
+                    counted_departments=departments,
+                    counted_person=person,
+                )
         return recount
 
     def recount(

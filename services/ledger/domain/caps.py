@@ -225,5 +225,8 @@ _OTHER_REFUSALS = {
 def _cap_label(cap: Cap, *, capital: bool = False) -> str:
     if cap.month is None:
         return f"budget of run {cap.id}"
-    label = f"{cap.name} {cap.scope} monthly budget"
+    if cap.scope == "person":
+        label = f"shared monthly budget of proactive work of {cap.name}"
+    else:
+        label = f"{cap.name} {cap.scope} monthly budget"
     return label[:1].upper() + label[1:] if capital else label

@@ -92,6 +92,8 @@ class Run:
     """Whose months hold this run's entries now; moved when its context becomes known."""
     counted_departments: tuple[str, ...] = ()
     """The same for departments; moved as well when who belonged to them becomes known."""
+    counted_person: str | None = None
+    """Whose budget of proactive work holds this run's entries now."""
 
     @property
     def is_root(self) -> bool:
@@ -115,10 +117,11 @@ class Run:
 
     @property
     def counted_scopes(self) -> tuple[tuple[str, str], ...]:
-        """Agents and departments whose months hold this run's entries now."""
+        """Whose months hold this run's entries now, the organization's aside."""
         return (
             *(("agent", agent) for agent in self.counted_agents),
             *(("department", department) for department in self.counted_departments),
+            *((("person", self.counted_person),) if self.counted_person is not None else ()),
         )
 
     @property
@@ -249,6 +252,7 @@ def provisional_from(
         agent_id=asked.agent_id,
         user_id=asked.user_id,
         started_by_user_id=asked.started_by_user_id,
+        surface=asked.surface.value if asked.surface is not None else None,
         routine_id=asked.routine_id,
         goal_id=asked.goal_id,
         budget_nanousd=asked.run_budget_nanousd,
@@ -275,6 +279,7 @@ def describe(run: Run, said: Run) -> Run:
         agent_id=said.agent_id,
         user_id=said.user_id,
         started_by_user_id=said.started_by_user_id,
+        surface=said.surface,
         routine_id=said.routine_id,
         goal_id=said.goal_id,
         budget_nanousd=said.budget_nanousd,

@@ -19,7 +19,9 @@ from services.ledger.domain.books import MonthAmount, MonthKey
 WARNED_PERCENT = 80
 STOPPED_PERCENT = 100
 NoticeKey = tuple[str, str, str, int, str, int]
-"""Organization, scope, id, cap revision, month, threshold in percent."""
+"""Organization, scope, id, cap revision (or limit), month, threshold in percent."""
+SET_BESIDE_OTHERS = frozenset({"person"})
+"""Scopes whose limit is one setting among others of the same revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,16 @@ class SetCap:
     """Of a department."""
     limit_nanousd: int
     cap_revision: int
+
+    @property
+    def said_once_per(self) -> int:
+        """What a further notice in the same month needs another one of.
+
+        The revisions of what sets a limit of unattended work grow with other settings, too: there
+        it is the limit itself (the seed, *Pausas por presupuesto*: "un aviso por periodo y límite
+        configurado").
+        """
+        return self.limit_nanousd if self.scope in SET_BESIDE_OTHERS else self.cap_revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,7 @@ class Notice:
             self.org,
             cap.scope,
             cap.id,
-            cap.cap_revision,
+            cap.said_once_per,
             self.month,
             self.threshold_percent,
         )

@@ -82,6 +82,9 @@ async def _warn_of(
     """A cap that was lowered may be near at once, or exceeded."""
     known = await directory.load_organizations(connection, {org for org, _, _ in changed})
     months = {org: month_of(now, each.zones) for org, each in known.items()}
+    limited = {(org, months[org]) for org, scope, _ in changed & _whole(known, before)}
+    if limited:
+        changed = changed | await caps.list_people(connection, limited)
     keys = {(*key, months[key[0]]) for key in changed if key[0] in months}
     spent = await caps.load_months(connection, keys)
     await warn_of_caps(connection, spent, months, now=now)
@@ -90,6 +93,16 @@ async def _warn_of(
     by_org = {org: {cap for cap in changed if cap[0] == org} for org in strict}
     switched &= {org for org, scope, _ in changed if scope == "organization"}
     await note_caps_set(connection, by_org, switched, strict, now=now)
+
+
+def _whole(known: Mapping[str, Organization], before: Mapping[str, Organization]) -> set[CapKey]:
+    """Organizations that limit people's proactive work otherwise than before."""
+    return {
+        (org, "organization", org)
+        for org, now in known.items()
+        for was in [before.get(org)]
+        if was is None or was.proactive_limit_nanousd != now.proactive_limit_nanousd
+    }
 
 
 async def on_organization_changed(

@@ -55,6 +55,8 @@ def _as_said(known: KnownRun) -> Run:
         said_root_run_id=known.root_run_id,
         provisional=known.provisional,
         agent_id=known.agent_id,
+        user_id=known.user_id,
+        surface=known.surface,
         started_by_user_id=known.started_by_user_id,
         system_role=known.system_role,
         started_at=known.shown_start,

@@ -11,6 +11,7 @@ from contracts.ledger import Refusal
 from services.ledger.domain.caps import Cap
 from services.ledger.domain.departments import departments_at
 from services.ledger.domain.months import month_of
+from services.ledger.domain.unattended import proactive_person
 from services.ledger.requests.starters import starter_of
 from services.ledger.store import directory, questions
 from services.ledger.store.questions import Bearer, Binding, Known, KnownRun, Named
@@ -73,7 +74,8 @@ class Facts:
             starter = self.starters[asked.key]
             agent_id = capped_agent(asked, self.runs)
             user_id = starter.user_id if starter is not None else None
-            known = Bearer(asked.org, self.months[asked.org], agent_id, user_id)
+            person_id = person_of_question(asked, self.runs)
+            known = Bearer(asked.org, self.months[asked.org], agent_id, user_id, person_id)
             self.bearers[asked.key] = known
         return known
 
@@ -139,6 +141,7 @@ class Foresight:
             month_of(now, self._zones[asked.org]),
             capped_agent(asked, {}),
             starter.user_id if starter is not None else None,
+            person_of_question(asked, {}),
         )
 
 
@@ -175,12 +178,22 @@ def capped_agent(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> str | None:
     return data.root_agent_id or data.agent_id
 
 
+def person_of_question(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> str | None:
+    """Whose budget of proactive work binds: as the root said, else as the question says."""
+    data = asked.data
+    if data.run_id is None:
+        return None
+    root = _root_of(asked, runs)
+    if root is not None and (not root.provisional or root.surface is not None):
+        return proactive_person(root.surface, root.user_id)
+    return proactive_person(data.surface.value if data.surface else None, data.user_id)
+
+
 def caps_over(asked: Asked, organization: Organization, facts: Facts) -> list[Cap]:
-    """The caps that bind, narrowest first: run, root, agent, departments, organization."""
+    """The caps that bind, narrowest first: run, root, person, agent, departments, organization."""
     found = [cap for run_id in _runs_of(asked, facts) if (cap := _run_cap(asked, run_id, facts))]
     binding = facts.binding[facts.bearer_of(asked)]
-    if binding.agent is not None:
-        found.append(binding.agent)
+    found += [cap for cap in (binding.person, binding.agent) if cap is not None]
     starter = facts.starters[asked.key]
     if starter is not None:
         bound = departments_at(binding.belongs, starter.at)

@@ -122,7 +122,8 @@ class Reader:
         async with self._database.reading() as connection:
             organization = await _organization(connection, question.org)
             own = organization is not None and organization.monthly_budget_nanousd is not None
-            total = await caps.count_narrower_caps(connection, question.org) + own
+            month = month_of(self._clock.now(), organization.zones if organization else ())
+            total = await caps.count_narrower_caps(connection, question.org, month) + own
             page: list[tuple[CapScope, str, str, int, int]] = []
             if own and asked.skip == 0 and organization is not None:
                 limit = organization.monthly_budget_nanousd or 0
@@ -131,10 +132,10 @@ class Reader:
             page += await caps.list_narrower_caps(
                 connection,
                 question.org,
+                month,
                 skip=max(asked.skip - own, 0),
                 limit=asked.limit - len(page),
             )
-            month = month_of(self._clock.now(), organization.zones if organization else ())
             keys = {(question.org, scope, cap_id, month) for scope, cap_id, *_ in page}
             spent = await caps.load_months(connection, keys)
             states = await holds.load_states(connection, keys)

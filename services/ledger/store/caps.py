@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from contracts.directory import PROACTIVE_LIMIT_NANOUSD
 from services.ledger.domain.amounts import NOTHING
 from services.ledger.domain.books import MonthAmount, MonthKey, RunKey
 from services.ledger.domain.holds import RUN_MONTH, CapKey
@@ -63,9 +64,9 @@ async def load_spent(connection: Connection, keys: Collection[CapKey]) -> dict[C
     return spent
 
 
-async def list_set(connection: Connection, org: str) -> set[tuple[str, str, str]]:
-    """Every cap of an organization that has a month: organization, scope, id."""
-    rows = await connection.fetch(f"SELECT scope, id FROM ({_NARROWER}) AS caps", org)
+async def list_set(connection: Connection, org: str, month: str) -> set[tuple[str, str, str]]:
+    """Every cap of an organization that binds in a month: organization, scope, id."""
+    rows = await connection.fetch(f"SELECT scope, id FROM ({_NARROWER}) AS caps", org, month)
     return {(org, "organization", org)} | {(org, row["scope"], row["id"]) for row in rows}
 
 
@@ -82,7 +83,7 @@ async def list_run_caps(connection: Connection, org: str) -> dict[RunKey, int]:
     return {(org, row["run_id"]): row["budget_nanousd"] for row in rows}
 
 
-_NARROWER = """
+_NARROWER = f"""
     SELECT 'department' AS scope, 1 AS rank, department_id AS id, name, monthly_nanousd,
         cap_revision
     FROM department
@@ -90,15 +91,34 @@ _NARROWER = """
     UNION ALL
     SELECT 'agent', 2, agent_id, name, monthly_nanousd, cap_revision FROM agent
     WHERE org = $1 AND monthly_nanousd IS NOT NULL AND archived_revision < published_revision
+    UNION ALL
+    SELECT 'person', 3, w.id, coalesce(p.name, w.id),
+        coalesce(o.proactive_limit_nanousd, {PROACTIVE_LIMIT_NANOUSD}), o.cap_revision
+    FROM organization o
+    CROSS JOIN (
+        SELECT scope_id AS id FROM month_spend
+        WHERE org = $1 AND scope = 'person' AND month = $2
+            AND (cost_nanousd <> 0 OR late_nanousd <> 0 OR unpriced_count <> 0)
+        UNION
+        SELECT scope_id FROM cap_state
+        WHERE org = $1 AND scope = 'person' AND month = $2
+            AND (held_nanousd <> 0 OR overrun_nanousd <> 0)
+    ) AS w
+    LEFT JOIN member p ON p.org = o.org AND p.user_id = w.id
+    WHERE o.org = $1
 """
+"""Of people those that proactive work was done for in the month."""
 
 
 async def list_narrower_caps(
-    connection: Connection, org: str, *, skip: int, limit: int
+    connection: Connection, org: str, month: str, *, skip: int, limit: int
 ) -> list[tuple[CapScope, str, str, int, int]]:
-    """Caps of departments, then of agents, by id: scope, id, name, limit, cap revision."""
+    """Caps of departments, then of agents, then of people, by id.
+
+    Each: scope, id, name, limit, cap revision.
+    """
     rows = await connection.fetch(
-        f"{_NARROWER} ORDER BY rank, id OFFSET $2 LIMIT $3", org, skip, limit
+        f"{_NARROWER} ORDER BY rank, id OFFSET $3 LIMIT $4", org, month, skip, limit
     )
     return [
         (row["scope"], row["id"], row["name"], row["monthly_nanousd"], row["cap_revision"])
@@ -106,6 +126,27 @@ async def list_narrower_caps(
     ]
 
 
-async def count_narrower_caps(connection: Connection, org: str) -> int:
-    """How many departments and agents have a cap."""
-    return int(await connection.fetchval(f"SELECT count(*) FROM ({_NARROWER}) AS caps", org))
+async def count_narrower_caps(connection: Connection, org: str, month: str) -> int:
+    """How many departments, agents and people have a cap in a month."""
+    statement = f"SELECT count(*) FROM ({_NARROWER}) AS caps"
+    return int(await connection.fetchval(statement, org, month))
+
+
+async def list_people(
+    connection: Connection, months: Collection[tuple[str, str]]
+) -> set[tuple[str, str, str]]:
+    """The caps of people whose proactive work counts in these months of organizations, or later."""
+    rows = await connection.fetch(
+        """
+        SELECT s.org, s.scope_id
+        FROM unnest($1::text[], $2::text[]) AS t (org, month)
+        JOIN (
+            SELECT org, scope_id, month FROM month_spend WHERE scope = 'person'
+            UNION
+            SELECT org, scope_id, month FROM cap_state WHERE scope = 'person'
+        ) AS s ON s.org = t.org AND s.month >= t.month
+        """,
+        [org for org, _ in months],
+        [month for _, month in months],
+    )
+    return {(row["org"], "person", row["scope_id"]) for row in rows}

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from contracts.directory import (
+    PROACTIVE_LIMIT_NANOUSD,
     AgentArchived,
     AgentPublished,
     ChannelChanged,
@@ -36,6 +37,7 @@ _ORGANIZATION_COLUMNS: Final = (
     "on_unreachable",
     "billing_timezone",
     "billing_zones",
+    "proactive_limit_nanousd",
 )
 
 
@@ -50,6 +52,8 @@ class Organization:
     policy: Policy
     billing_timezone: str
     zones: tuple[Zone, ...]
+    proactive_limit_nanousd: int
+    """Of each person's proactive work in a month."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +73,24 @@ async def save_organizations(
         """
         INSERT INTO organization (org, name, status, entity_revision, monthly_budget_nanousd,
             cap_revision, cap_mode, unpriced_policy, on_unreachable, billing_timezone,
-            billing_zones, changed_at)
+            billing_zones, changed_at, proactive_limit_nanousd)
         SELECT t.org, t.name, t.status, t.revision, t.budget, t.cap_revision, t.cap_mode,
-            t.unpriced, t.unreachable, t.timezone, t.zones::jsonb, t.changed_at
+            t.unpriced, t.unreachable, t.timezone, t.zones::jsonb, t.changed_at, t.proactive
         FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[],
             $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
-            $12::timestamptz[]) AS t (org, name, status, revision, budget, cap_revision, cap_mode,
-            unpriced, unreachable, timezone, zones, changed_at)
+            $12::timestamptz[], $13::bigint[]) AS t (org, name, status, revision, budget,
+            cap_revision, cap_mode, unpriced, unreachable, timezone, zones, changed_at, proactive)
         ON CONFLICT (org) DO UPDATE SET name = excluded.name, status = excluded.status,
             entity_revision = excluded.entity_revision,
             monthly_budget_nanousd = excluded.monthly_budget_nanousd,
             cap_revision = excluded.cap_revision, cap_mode = excluded.cap_mode,
             unpriced_policy = excluded.unpriced_policy, on_unreachable = excluded.on_unreachable,
             billing_timezone = excluded.billing_timezone, billing_zones = excluded.billing_zones,
-            changed_at = excluded.changed_at
+            changed_at = excluded.changed_at,
+            proactive_limit_nanousd = excluded.proactive_limit_nanousd
         WHERE organization.entity_revision < excluded.entity_revision
+            OR (organization.entity_revision = excluded.entity_revision
+                AND organization.proactive_limit_nanousd IS NULL)
         """,
         [org for org, _ in changes],
         [state.name for state in states],
@@ -98,6 +105,7 @@ async def save_organizations(
         # As text: a list inside an array would be taken for a further dimension.
         [json.dumps([zone.model_dump() for zone in state.billing_zones]) for state in states],
         [state.changed_at for state in states],
+        [state.proactive_limit_nanousd for state in states],
     )
 
 
@@ -202,7 +210,7 @@ async def load_organizations(
     rows = await connection.fetch(
         """
         SELECT org, name, monthly_budget_nanousd, cap_revision, cap_mode, unpriced_policy,
-            on_unreachable, billing_timezone, billing_zones::text
+            on_unreachable, billing_timezone, billing_zones::text, proactive_limit_nanousd
         FROM organization WHERE org = ANY($1::text[])
         """,
         list(orgs),
@@ -217,7 +225,8 @@ def organization_of(row: Any) -> Organization:
 
 @lru_cache(ORGANIZATIONS_REMEMBERED_MAX)
 def _organization(*columns: Any) -> Organization:
-    org, name, budget, cap_revision, cap_mode, unpriced, unreachable, timezone, zones = columns
+    org, name, budget, cap_revision, cap_mode, *policies, timezone, zones, proactive = columns
+    unpriced, unreachable = policies
     return Organization(
         org=org,
         name=name,
@@ -226,6 +235,7 @@ def _organization(*columns: Any) -> Organization:
         policy=Policy(CapMode(cap_mode), UnpricedPolicy(unpriced), OnUnreachable(unreachable)),
         billing_timezone=timezone,
         zones=tuple(Zone(zone["from_month"], zone["timezone"]) for zone in json.loads(zones)),
+        proactive_limit_nanousd=PROACTIVE_LIMIT_NANOUSD if proactive is None else proactive,
     )
 
 

@@ -76,7 +76,9 @@ async def note_caps_set(
     limits: dict[CapKey, Limit] = {}
     for org in changed.keys() & strict.keys():
         month = strict[org]
-        named = changed[org] | (await caps.list_set(connection, org) if org in switched else set())
+        named = changed[org] | (
+            await caps.list_set(connection, org, month) if org in switched else set()
+        )
         known = await holds.list_cap_months(connection, org, month)
         keys |= {(*cap, month) for cap in named} | {key for key in known if key[:3] in named}
         if org in switched:

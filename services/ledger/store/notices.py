@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from contracts.catalog import event_of
+from contracts.directory import PROACTIVE_LIMIT_NANOUSD
 from services.ledger.domain.warnings import Notice, NoticeKey, SetCap, warnings_of
 from services.ledger.store.holds import load_states
 from shared import outbox
@@ -40,8 +41,15 @@ async def load_set_caps(connection: Connection, keys: Collection[CapKey]) -> dic
             a.cap_revision
         FROM t JOIN agent a ON a.org = t.org AND a.agent_id = t.id
         WHERE t.scope = 'agent' AND a.monthly_nanousd IS NOT NULL
+        UNION ALL
+        SELECT t.org, t.scope, t.id, coalesce(p.name, t.id), NULL,
+            coalesce(o.proactive_limit_nanousd, $4::bigint), o.cap_revision
+        FROM t JOIN organization o ON o.org = t.org
+        LEFT JOIN member p ON p.org = t.org AND p.user_id = t.id
+        WHERE t.scope = 'person'
         """,
         *([key[n] for key in keys] for n in range(3)),
+        PROACTIVE_LIMIT_NANOUSD,
     )
     return {
         (row["org"], row["scope"], row["id"]): SetCap(

@@ -24,7 +24,7 @@ async def place(connection: Connection, books: Books) -> None:
     if trees := books.trees_to_reroot():
         books.load(await runs.lock_members(connection, trees))
     await _reroot(connection, books)
-    if roots := books.roots_with_new_agent():
+    if roots := books.roots_counted_anew():
         books.load(await runs.lock_members(connection, roots))
     if moved := books.moved():
         books.move(await runs.load_own_amounts(connection, moved))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from contracts.directory import PROACTIVE_LIMIT_NANOUSD
 from contracts.ledger import Authorization
 from services.ledger.domain.books import MonthAmount, RunKey
 from services.ledger.domain.caps import Cap
@@ -46,7 +47,9 @@ class KnownRun:
     root_run_id: str
     provisional: bool
     agent_id: str | None
+    user_id: str | None
     started_by_user_id: str | None
+    surface: str | None
     system_role: str | None
     budget_nanousd: int | None
     shown_start: datetime | None
@@ -63,6 +66,8 @@ class Bearer(NamedTuple):
     agent_id: str | None
     user_id: str | None
     """Who started the tree."""
+    person_id: str | None
+    """Whose budget of proactive work it counts in."""
 
 
 class Limited(NamedTuple):
@@ -78,6 +83,8 @@ class Binding:
     """Caps that are set over one bearer, with what is spent under them; and the organization's."""
 
     organization: MonthAmount = field(default_factory=MonthAmount)
+    person: Cap | None = None
+    """Of the proactive work that is done for somebody."""
     agent: Cap | None = None
     limited: Limited | None = None
     """The agent, where its requests are counted."""
@@ -126,8 +133,8 @@ _NAMED = f"""
     SELECT t.org AS asked_org, t.request_id, {_run_columns("r")}, {_run_columns("s")},
         {_run_columns("h")}, a.digest, a.answer, o.org, o.name, o.monthly_budget_nanousd,
         o.cap_revision, o.cap_mode, o.unpriced_policy, o.on_unreachable, o.billing_timezone,
-        o.billing_zones::text AS billing_zones
-    FROM unnest($5::text[], $6::text[], $7::text[], $8::text[])
+        o.billing_zones::text AS billing_zones, o.proactive_limit_nanousd
+    FROM unnest($6::text[], $7::text[], $8::text[], $9::text[])
         AS t (org, request_id, run_id, root_run_id)
     LEFT JOIN admission a ON a.org = t.org AND a.request_id = t.request_id
     LEFT JOIN organization o ON o.org = t.org
@@ -138,10 +145,11 @@ _NAMED = f"""
         WHEN r.run_id IS NULL AND s.root_run_id <> s.run_id THEN s.root_run_id END
 """
 
-_BOUND = """
+_BOUND = f"""
     WITH t AS MATERIALIZED (
-        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY
-            AS t (org, month, agent_id, user_id, place)
+        SELECT *
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY
+            AS t (org, month, agent_id, user_id, person_id, place)
     ), capped AS (
         SELECT t.place, t.org, t.month, 'organization' AS scope, t.org AS id, NULL AS label,
             NULL::bigint AS limit_nanousd, NULL::bigint AS revision,
@@ -158,6 +166,13 @@ _BOUND = """
         FROM t JOIN department_member m ON m.org = t.org AND m.user_id = t.user_id
         JOIN department d ON d.org = m.org AND d.department_id = m.department_id
         WHERE d.monthly_nanousd IS NOT NULL AND d.removed_revision < d.changed_revision
+        UNION ALL
+        SELECT t.place, t.org, t.month, 'person', t.person_id, coalesce(p.name, t.person_id),
+            coalesce(o.proactive_limit_nanousd, {PROACTIVE_LIMIT_NANOUSD}), o.cap_revision,
+            NULL, NULL, NULL
+        FROM t JOIN organization o ON o.org = t.org
+        LEFT JOIN member p ON p.org = t.org AND p.user_id = t.person_id
+        WHERE t.person_id IS NOT NULL
     )
     SELECT c.place, c.scope, c.id, c.label, c.limit_nanousd, c.revision, c.since, c.until,
         c.a_minute, m.cost_nanousd, m.unpriced_count, m.late_nanousd
@@ -176,8 +191,13 @@ def known_statement(
     asked: Sequence[Named], bearers: Sequence[Bearer]
 ) -> tuple[str, list[list[str | None]]]:
     """What `load_known` asks the server, and with which values: columns of bearers, then names."""
-    columns = [[each[n] for each in rows] for rows in (bearers, asked) for n in range(4)]
-    return _NAMED_AND_BOUND, columns
+    return _NAMED_AND_BOUND, [*_columns(Bearer, bearers), *_columns(Named, asked)]
+
+
+def _columns(
+    kind: type[Named] | type[Bearer], rows: Sequence[Named] | Sequence[Bearer]
+) -> list[list[str | None]]:
+    return [[each[n] for each in rows] for n in range(len(kind._fields))]
 
 
 async def load_known(
@@ -201,7 +221,7 @@ async def load_binding(
 ) -> dict[Bearer, Binding]:
     """The caps over these bearers; a removed department binds nobody."""
     ordered = list(bearers)
-    rows = await connection.fetch(_BOUND, *([each[n] for each in ordered] for n in range(4)))
+    rows = await connection.fetch(_BOUND, *_columns(Bearer, ordered))
     found = {bearer: Binding() for bearer in ordered}
     for row in rows:
         _read_bound(row, ordered, found)
@@ -232,6 +252,8 @@ def _read_bound(row: Any, bearers: Sequence[Bearer], into: Mapping[Bearer, Bindi
             binding.agent = _cap(row, bearer.month)
         if row["a_minute"] is not None:
             binding.limited = Limited(row["id"], row["label"], row["a_minute"])
+    elif row["scope"] == "person":
+        binding.person = _cap(row, bearer.month)
     else:
         binding.departments[row["id"]] = _cap(row, bearer.month)
         binding.belongs.append(Interval(row["id"], row["since"], row["until"] or FOREVER))

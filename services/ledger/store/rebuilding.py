@@ -159,6 +159,8 @@ _RUNS: Final = f"""
             ), '{{}}') END AS counted_agents,
         CASE WHEN waiting.org IS NOT NULL THEN r.counted_departments
             ELSE coalesce(({_DEPARTMENTS}), '{{}}') END AS counted_departments,
+        CASE WHEN waiting.org IS NOT NULL THEN r.counted_person
+            WHEN root.surface = 'proactive' THEN root.user_id END AS counted_person,
         coalesce(cut.cut_run_ids, '{{}}') AS cut_run_ids, deletion.deleted_at,
         move.moved_to, move.moved_at, move.moved_digest, verdict.reaped_at, verdict.reaped_sign_at,
         CASE WHEN r.end_digest IS NOT NULL THEN r.status
@@ -196,6 +198,9 @@ _MONTHS: Final = f"""
         UNION ALL
         SELECT a.*, 'department', department FROM amount a JOIN {SHADOW}.run r USING (org, run_id)
         CROSS JOIN unnest(r.counted_departments) AS department
+        UNION ALL
+        SELECT a.*, 'person', r.counted_person FROM amount a JOIN {SHADOW}.run r USING (org, run_id)
+        WHERE r.counted_person IS NOT NULL
     )
     SELECT org, scope, scope_id, month, sum(cost) AS cost_nanousd, sum(floors) AS unpriced_count,
         sum(late) AS late_nanousd
@@ -257,7 +262,7 @@ COMPARISONS: Final = (
         "run",
         ("org", "run_id"),
         tuple(f"{prefix}{name}" for prefix in ("own_", "tree_") for name in COLUMNS),
-        ("root_run_id", "cut_run_ids", "counted_agents", "counted_departments"),
+        ("root_run_id", "cut_run_ids", "counted_agents", "counted_departments", "counted_person"),
         (
             "deleted_at",
             "moved_to",

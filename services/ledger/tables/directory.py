@@ -44,6 +44,8 @@ class Organization(LedgerTable, table=True):
     billing_timezone: str = words()
     billing_zones: list[dict[str, str]] = Field(sa_type=JSONB, nullable=False)
     changed_at: datetime = moment()
+    proactive_limit_nanousd: int | None = bigint(nullable=True)
+    """Null: not heard of since the ledger keeps it; the directory is copied again."""
 
 
 class Agent(LedgerTable, table=True):

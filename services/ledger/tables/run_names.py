@@ -26,6 +26,7 @@ RUN_TEXTS = (
     "end_digest",
     "moved_to",
     "moved_digest",
+    "counted_person",
 )
 RUN_MOMENTS = (
     "started_at",

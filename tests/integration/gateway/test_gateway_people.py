@@ -307,3 +307,5 @@ async def test_only_an_own_session_shows_live_data_to_the_public(gateway: Gatewa
     assert (taken.status_code, taken.json()["public_live_data"]) == (200, True)
     limit = await admin.client.patch(f"/orgs/{org}", json={"proactive_limit_usd": "0.25"})
     assert limit.json()["proactive_limit_usd"] == "0.250000"
+    # Nobody is there to apply it.
+    assert (limit.status_code, limit.json()["effective"]) == (202, False)

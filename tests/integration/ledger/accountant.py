@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from contracts.channel import IngestionReported, RunFinished, RunStarted, UsageReported
+from contracts.types import Surface
 from services.ledger.domain.merging import report_digest
 from services.ledger.domain.pricing import price_usage
 from tests.ledger_room import BOOK, RATES
@@ -164,6 +165,8 @@ class Accountant:
         run, root = self.story.starts[run_id], self.root(run_id)
         if run.system_role is None and root.system_role is None:
             scopes += [("agent", agent) for agent in {run.agent_id, root.agent_id}]
+        if root.surface is Surface.PROACTIVE and root.user_id is not None:
+            scopes.append(("person", root.user_id))
         scopes += [
             ("department", name)
             for name, people in self.story.memberships.items()

@@ -12,7 +12,7 @@ from tests.ledger_room import LedgerRoom
 @pytest.fixture
 async def room(room_database):
     database = await room_database("ledger")
-    room = LedgerRoom(database.url("ledger"))
+    room = LedgerRoom(database.url("ledger"), database.owner_url("ledger"))
     yield room
     await room.close()
 

@@ -55,6 +55,7 @@ EDGES = (
 AGENTS = ("coder", "helper", "scout")
 PEOPLE = ("ana", "bea", None)
 DEPARTMENTS = ("sales", "support")
+SURFACES = (Surface.CLI, Surface.SCHEDULE, Surface.VOICE, Surface.PROACTIVE)
 PRICES = (
     None,
     ProviderCost(amount="0.0123456789", currency="USD"),
@@ -99,7 +100,8 @@ def stories(draw) -> Story:
             agent_id=draw(st.sampled_from(AGENTS)),
             started_by_user_id=draw(st.sampled_from(PEOPLE)),
             system_role=draw(st.sampled_from((None, None, "review"))),
-            surface=draw(st.sampled_from((Surface.CLI, Surface.SCHEDULE, Surface.VOICE))),
+            user_id=draw(st.sampled_from(PEOPLE)),
+            surface=draw(st.sampled_from(SURFACES)),
             started_at=draw(moments),
         )
         story.starts[run_id] = start

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from contracts.errors import AlreadyExists, NotFound
 from contracts.holds import VoidHold
 from contracts.subjects import Asked
-from contracts.types import CapMode
+from contracts.types import CapMode, Surface
 from services.ledger.domain.holds import GRACE
 from shared.questions import Question
 from tests.admission_checker import Checker
@@ -31,6 +31,8 @@ pytestmark = pytest.mark.integration
 ORGS = itertools.count(1)
 CENT = USD // 100
 RUNS = ("r1", "r2", "r3")
+SURFACES = {"r2": Surface.PROACTIVE, "r3": Surface.PROACTIVE}
+"""What these two runs do is one person's proactive work."""
 CENTS = st.integers(1, 60)
 STEP = st.one_of(
     st.tuples(st.just("ask"), st.sampled_from(RUNS), CENTS),
@@ -76,7 +78,12 @@ class Machine:
         self.revision += 1
         org_cents, agent_cents = self.caps
         revisions = {"entity_revision": self.revision, "cap_revision": self.revision}
-        own = organization(cap_mode=self.mode, monthly_budget_nanousd=org_cents * CENT, **revisions)
+        own = organization(
+            cap_mode=self.mode,
+            monthly_budget_nanousd=org_cents * CENT,
+            proactive_limit_nanousd=agent_cents * CENT // 2,
+            **revisions,
+        )
         of_agent = agent("coder", agent_cents * CENT, **revisions)
         await self.room.hear(
             [
@@ -92,6 +99,7 @@ class Machine:
     async def ask(self, run_id: str, cents: int) -> None:
         request_id = f"q{next(self.numbers)}"
         names = {"run_id": run_id, "root_run_id": run_id, "run_budget_nanousd": 40 * CENT}
+        names["surface"] = SURFACES.get(run_id)
         answer = await self.room.authorize(ask(request_id, cents * CENT, **names), org=self.org)
         if answer.allowed:
             self.asked.append((request_id, run_id))
@@ -126,7 +134,9 @@ class Machine:
 
     async def start(self, run_id: str, cents: int | None) -> None:
         budget = None if cents is None else cents * CENT
-        await self.hear(started(run_id, budget_nanousd=budget, started_at=self.room.clock.at))
+        surface = SURFACES.get(run_id, Surface.CLI)
+        at = self.room.clock.at
+        await self.hear(started(run_id, budget_nanousd=budget, surface=surface, started_at=at))
 
     async def end(self, run_id: str, _) -> None:
         await self.hear(finished(run_id, ended_at=self.room.clock.at))
