@@ -119,7 +119,7 @@ class CapRow(Wire):
 
 
 class CapPage(Wire):
-    """A page of caps: the organization first, then departments, agents and people by id.
+    """A page of caps: the organization first, then departments, agents, people, routines by id.
 
     Of people those that proactive work was done for in the month.
     """

@@ -13,12 +13,14 @@ from pydantic import Field, StringConstraints, model_validator
 from contracts.types import (
     ENDED_STATUSES,
     AgentId,
+    Count,
     Id,
     Instant,
     Int64,
     ModelName,
     Name,
     NanoUsd,
+    Revision,
     RunStatus,
     Sentence,
     Surface,
@@ -32,6 +34,8 @@ PARKED_CALLS_MAX = 100
 PARKED_CONTEXT_KEYS_MAX = 32
 ARGUMENTS_CHARS_MAX = 200_000
 """Longest arguments of one call; the whole event is bounded by the envelope."""
+ROUTINE_CHANNELS_MAX = 32
+ROUTINE_SOURCES_MAX = 100
 
 
 class AskedInChat(Wire):
@@ -157,6 +161,30 @@ class RunDeleted(Wire):
 
     run_id: Id
     deleted_at: Instant
+
+
+class RoutineChanged(Wire):
+    """A routine's whole state after a change; the newest `config_revision` holds."""
+
+    routine_id: Id
+    kind: Literal["schedule", "event", "watch"]
+    name: Name
+    owner_user_id: Id
+    agent_id: AgentId
+    version_pin: Id | None = None
+    state: Literal["active", "paused", "expired", "deleted"]
+    ends_at: Instant | None = None
+    monthly_budget_nanousd: NanoUsd | None = None
+    """The cap of its runs per month; null: uncapped."""
+    notification_channels: Annotated[tuple[Id, ...] | None, Field(max_length=ROUTINE_CHANNELS_MAX)]
+    """Null is a statement: as its owner is told of other things."""
+    failures_max: Annotated[int, Field(ge=1, le=20, strict=True)] | None
+    """Null is a statement: failures never pause it."""
+    result_mode: Literal["report", "inbox"]
+    conversation_id: Id | None = None
+    config_revision: Revision
+    source_revisions: Annotated[dict[Id, Count], Field(max_length=ROUTINE_SOURCES_MAX)] = {}
+    """Of what it reads, by source."""
 
 
 class Tokens(Wire):

@@ -33,6 +33,10 @@ _FIGURES = """
             USING (org)
         WHERE o.cap_mode = 'strict' AND p.user_id IS NOT NULL
         UNION ALL
+        SELECT u.org, 'routine', u.routine_id, u.monthly_nanousd FROM ledger.routine u
+        JOIN ledger.organization o USING (org)
+        WHERE o.cap_mode = 'strict' AND u.monthly_nanousd IS NOT NULL
+        UNION ALL
         SELECT r.org, 'run', r.run_id, r.budget_nanousd FROM ledger.run r
         JOIN ledger.organization o USING (org)
         WHERE o.cap_mode = 'strict' AND r.budget_nanousd IS NOT NULL AND r.run_id = r.root_run_id
@@ -48,6 +52,7 @@ _FIGURES = """
                     THEN c.id = ANY (r.counted_departments) AND $1 IN (e.month, e.late_month)
                 WHEN 'person' THEN t.surface = 'proactive' AND t.user_id = c.id
                     AND $1 IN (e.month, e.late_month)
+                WHEN 'routine' THEN t.routine_id = c.id AND $1 IN (e.month, e.late_month)
                 ELSE r.root_run_id = c.id END) AS spent,
         (SELECT coalesce(sum(h.amount_nanousd), 0) FROM ledger.hold h
             CROSS JOIN unnest(h.scopes, h.scope_ids) AS b (scope, id)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from contracts.catalog import EventType, find_event
 from contracts.channel import (
     IngestionReported,
+    RoutineChanged,
     RunDeleted,
     RunFinished,
     RunHeartbeat,
@@ -46,7 +47,8 @@ _INSTANT_OF: Final = {
     "usage_reported": "occurred_at",
     "ingestion_reported": "occurred_at",
 }
-"""The field that `time` is taken from where it is absent: a retry must say the same words."""
+"""The field that `time` is taken from where it is absent: a retry must say the same words. States
+that tell of no instant need `time` itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ def _stamped(
         stamped["datacontenttype"] = "application/json"
     data = item.get("data")
     if item.get("time") is None and isinstance(data, dict):
-        stamped["time"] = data.get(_INSTANT_OF[event_type.name])
+        instant = _INSTANT_OF.get(event_type.name)
+        stamped["time"] = data.get(instant) if instant is not None else None
     return stamped
 
 
@@ -168,6 +171,8 @@ def _refuse_untimely(event: Event[Any], publisher: Publisher, now: datetime) -> 
                     "usage older than 72 hours needs the channel's right backfill",
                     reason="usage_too_old",
                 )
+        case RoutineChanged():
+            at = event.time
         case _:
             raise TypeError(f"no rule says when {event.type} happened")
     if max(at, event.time) - now > AHEAD_MAX:

@@ -263,7 +263,7 @@ def _cap(row: caps.CapRow) -> Cap:
     ),
 )
 async def list_caps(call: Call[PageQuery, NoBody]) -> CapPage:
-    """The organization's first, then departments, agents and people by id."""
+    """The organization's first, then departments, agents, people, routines by id."""
     question = caps.ListCaps(skip=call.query.skip, limit=call.query.limit)
     page = await ask_ledger(call, "list_caps", question, answer=caps.CapPage)
     return CapPage(items=tuple(_cap(row) for row in page.items), total=page.total)

@@ -17,7 +17,7 @@ from services.ledger.domain.departments import Interval, PersonKey, departments_
 from services.ledger.domain.life import reason_of, settle
 from services.ledger.domain.merging import Draft, Line
 from services.ledger.domain.runs import Run, agents_of, saw_sign, showed_sign, shows_itself
-from services.ledger.domain.unattended import person_of
+from services.ledger.domain.unattended import person_of, routine_of
 
 MISSING_DELEGATE = "missing_delegate"
 """Kind of the line that counts delegates whose spend nobody reported."""
@@ -202,8 +202,8 @@ class Books:
             for key, run in self.runs.items()
             if run.is_root
             for before in [self.before[key]]
-            if (run.agent_id, run.system_role, person_of(run))
-            != (before.agent_id, before.system_role, person_of(before))
+            if (run.agent_id, run.system_role, person_of(run), run.routine_id)
+            != (before.agent_id, before.system_role, person_of(before), before.routine_id)
         }
 
     def starters(self) -> set[PersonKey]:
@@ -227,15 +227,20 @@ class Books:
         recount = {}
         for key, run in self.runs.items():
             root = self.runs.get((key[0], run.root_run_id))
-            agents, person = agents_of(run, root), person_of(root)
-            departments = departments_of(key[0], root, self.belongs)
-            now = (agents, departments, person)
-            if now != (run.counted_agents, run.counted_departments, run.counted_person):
+            agents, departments = agents_of(run, root), departments_of(key[0], root, self.belongs)
+            person, routine = person_of(root), routine_of(root)
+            if (agents, departments, person, routine) != (
+                run.counted_agents,
+                run.counted_departments,
+                run.counted_person,
+                run.counted_routine,
+            ):
                 recount[key] = replace(
                     run,
                     counted_agents=agents,
                     counted_departments=departments,
                     counted_person=person,
+                    counted_routine=routine,
                 )
         return recount
 

@@ -94,6 +94,8 @@ class Run:
     """The same for departments; moved as well when who belonged to them becomes known."""
     counted_person: str | None = None
     """Whose budget of proactive work holds this run's entries now."""
+    counted_routine: str | None = None
+    """The routine whose months hold them."""
 
     @property
     def is_root(self) -> bool:
@@ -121,7 +123,14 @@ class Run:
         return (
             *(("agent", agent) for agent in self.counted_agents),
             *(("department", department) for department in self.counted_departments),
-            *((("person", self.counted_person),) if self.counted_person is not None else ()),
+            *(
+                (scope, scope_id)
+                for scope, scope_id in (
+                    ("person", self.counted_person),
+                    ("routine", self.counted_routine),
+                )
+                if scope_id is not None
+            ),
         )
 
     @property

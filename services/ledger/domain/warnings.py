@@ -20,7 +20,7 @@ WARNED_PERCENT = 80
 STOPPED_PERCENT = 100
 NoticeKey = tuple[str, str, str, int, str, int]
 """Organization, scope, id, cap revision (or limit), month, threshold in percent."""
-SET_BESIDE_OTHERS = frozenset({"person"})
+SET_BESIDE_OTHERS = frozenset({"routine", "person"})
 """Scopes whose limit is one setting among others of the same revision."""
 
 

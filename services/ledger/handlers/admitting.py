@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from contracts.channel import (
+    RoutineChanged,
     RunDeleted,
     RunFinished,
     RunParked,
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from shared.consume import Received
     from shared.db import Connection
 
-TRANSITIONS = frozenset({RunStarted, RunParked, RunResumed, RunFinished, RunDeleted})
+KEYED = frozenset({RunStarted, RunParked, RunResumed, RunFinished, RunDeleted, RoutineChanged})
+"""Events that are told apart by their ids: a changed body under one of them is refused."""
 
 
 async def admit(connection: Connection, work: Work) -> list[Received]:
@@ -80,9 +82,9 @@ def _refusal(work: Work, item: Received) -> Invalid | None:
 async def _without_repeated(
     connection: Connection, work: Work, items: Sequence[Received]
 ) -> list[Received]:
-    """Transitions have inbox rows; usage has its request and a pulse needs none."""
-    kept = [item for item in items if type(item.event.data) not in TRANSITIONS]
-    keyed = [item for item in items if type(item.event.data) in TRANSITIONS]
+    """What is keyed has inbox rows; usage has its request and a pulse needs none."""
+    kept = [item for item in items if type(item.event.data) not in KEYED]
+    keyed = [item for item in items if type(item.event.data) in KEYED]
     found = await sort_out(
         connection,
         [

@@ -38,6 +38,7 @@ from services.ledger.errors import TooManyClaims
 from services.ledger.handlers.admitting import admit
 from services.ledger.handlers.holding import hold_claimed_runs, hold_runs, recount
 from services.ledger.handlers.ingestion import on_ingestion_reported
+from services.ledger.handlers.limiting import note_set, set_caps
 from services.ledger.handlers.saying import say_changed_runs
 from services.ledger.handlers.settling import note_overruns, settle
 from services.ledger.handlers.work import PAID, Work, circumstances_of, load_work, stored_at
@@ -66,6 +67,7 @@ class ChannelReports:
         """Enter a batch into the books."""
         work = await load_work(connection, batch)
         items = await admit(connection, work)
+        await set_caps(connection, work, items)
         items = await hold_runs(connection, work, items)
         for item in items:
             _note(work, item)
@@ -252,3 +254,4 @@ async def _save(
     await say_changed_runs(connection, books, reasons, work.said_by, now=work.batch.now)
     await warn_of_caps(connection, spent, work.months_now(spent), now=work.batch.now)
     await note_overruns(connection, work, drafts, settled)
+    await note_set(connection, work)

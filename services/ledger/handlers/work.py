@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.channel import (
     IngestionReported,
+    RoutineChanged,
     RunDeleted,
     RunFinished,
     RunStarted,
@@ -24,6 +25,7 @@ from services.ledger.store.departments import share_directories
 if TYPE_CHECKING:
     from services.ledger.domain.life import Transition
     from services.ledger.store.directory import Channel, Organization
+    from services.ledger.store.notices import CapKey
     from shared.consume import Batch, Received
     from shared.db import Connection
 
@@ -31,6 +33,8 @@ ROOM = "ledger"
 PAID = frozenset({UsageReported, IngestionReported})
 """Reports of money. By exact type: nearly every event is one, and asking a model's class whether
 something is its instance costs as much as a dictionary of them."""
+ALONE = frozenset({RunDeleted, RoutineChanged})
+"""Events for which an organization's directory is held alone."""
 AHEAD_MAX = timedelta(minutes=5)
 """How far ahead a publisher's clock may be (design.md 3, *Time*)."""
 USAGE_AGE_MAX = timedelta(hours=72)
@@ -50,6 +54,8 @@ class Work:
     transitions: list[tuple[str, Transition]] = field(default_factory=list)
     """Parks and resumes to keep as facts, with their organizations."""
 
+    caps_set: set[CapKey] = field(default_factory=set)
+    """Caps that the batch sets anew."""
     own: set[tuple[str, str]] = field(default_factory=set)
     """Requests that were reported by who was allowed to send them, before or after: their holds are
     settled."""
@@ -66,11 +72,10 @@ class Work:
 async def load_work(connection: Connection, batch: Batch) -> Work:
     """Load what decides about every report of a batch: organizations and channels."""
     orgs = {item.event.org for item in batch.received}
-    deleting = {
-        item.event.org for item in batch.received if isinstance(item.event.data, RunDeleted)
-    }
-    # Alone: a delegate that is said meanwhile would see no deletion of its parent, nor be seen.
-    await share_directories(connection, orgs, alone=deleting)
+    # Alone: a delegate that is said meanwhile would see no deletion of its parent, nor be seen; nor
+    # would sums and a cap that is set.
+    alone = {item.event.org for item in batch.received if type(item.event.data) in ALONE}
+    await share_directories(connection, orgs, alone=alone)
     channels = {(item.event.org, item.address.channel_id or "") for item in batch.received}
     return Work(
         batch=batch,
@@ -127,6 +132,9 @@ def time_of(item: Received) -> datetime:
             at = data.ended_at
         case RunDeleted():
             at = data.deleted_at
+        case RoutineChanged():
+            # A state tells of no instant: when it was said.
+            at = item.event.time
         case _:
             at = data.at
     moment: datetime = at

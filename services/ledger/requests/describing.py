@@ -57,6 +57,7 @@ def _as_said(known: KnownRun) -> Run:
         agent_id=known.agent_id,
         user_id=known.user_id,
         surface=known.surface,
+        routine_id=known.routine_id,
         started_by_user_id=known.started_by_user_id,
         system_role=known.system_role,
         started_at=known.shown_start,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from contracts.ledger import Refusal
 from services.ledger.domain.caps import Cap
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 ORGANIZATIONS_MAX: Final = 10_000
 """Whose time zones one process remembers."""
+UNATTENDED: Final = ("routine", "person")
+"""Scopes between a run's own cap and its agent's, narrowest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,8 @@ class Facts:
             starter = self.starters[asked.key]
             agent_id = capped_agent(asked, self.runs)
             user_id = starter.user_id if starter is not None else None
-            person_id = person_of_question(asked, self.runs)
-            known = Bearer(asked.org, self.months[asked.org], agent_id, user_id, person_id)
+            unattended = unattended_of(asked, self.runs)
+            known = Bearer(asked.org, self.months[asked.org], agent_id, user_id, *unattended)
             self.bearers[asked.key] = known
         return known
 
@@ -141,7 +143,7 @@ class Foresight:
             month_of(now, self._zones[asked.org]),
             capped_agent(asked, {}),
             starter.user_id if starter is not None else None,
-            person_of_question(asked, {}),
+            *unattended_of(asked, {}),
         )
 
 
@@ -178,22 +180,40 @@ def capped_agent(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> str | None:
     return data.root_agent_id or data.agent_id
 
 
-def person_of_question(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> str | None:
-    """Whose budget of proactive work binds: as the root said, else as the question says."""
+class Unattended(NamedTuple):
+    """Whose budgets of unattended work bind."""
+
+    person_id: str | None = None
+    routine_id: str | None = None
+
+
+def unattended_of(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> Unattended:
+    """Whose budgets of unattended work bind: as the root said, else as the question says."""
     data = asked.data
     if data.run_id is None:
-        return None
+        return Unattended()
     root = _root_of(asked, runs)
-    if root is not None and (not root.provisional or root.surface is not None):
-        return proactive_person(root.surface, root.user_id)
-    return proactive_person(data.surface.value if data.surface else None, data.user_id)
+    if root is not None and not root.provisional:
+        return Unattended(proactive_person(root.surface, root.user_id), root.routine_id)
+    person_id = proactive_person(data.surface.value if data.surface else None, data.user_id)
+    routine_id = data.routine_id
+    if root is not None and root.surface is not None:
+        person_id = proactive_person(root.surface, root.user_id)
+    if root is not None and root.routine_id is not None:
+        routine_id = root.routine_id
+    return Unattended(person_id, routine_id)
 
 
 def caps_over(asked: Asked, organization: Organization, facts: Facts) -> list[Cap]:
-    """The caps that bind, narrowest first: run, root, person, agent, departments, organization."""
+    """The caps that bind, narrowest first.
+
+    Run, root, routine, person, agent, departments, organization.
+    """
     found = [cap for run_id in _runs_of(asked, facts) if (cap := _run_cap(asked, run_id, facts))]
     binding = facts.binding[facts.bearer_of(asked)]
-    found += [cap for cap in (binding.person, binding.agent) if cap is not None]
+    found += [binding.unattended[each] for each in UNATTENDED if each in binding.unattended]
+    if binding.agent is not None:
+        found.append(binding.agent)
     starter = facts.starters[asked.key]
     if starter is not None:
         bound = departments_at(binding.belongs, starter.at)

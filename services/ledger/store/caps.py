@@ -106,14 +106,24 @@ _NARROWER = f"""
     ) AS w
     LEFT JOIN member p ON p.org = o.org AND p.user_id = w.id
     WHERE o.org = $1
+    UNION ALL
+    SELECT 'routine', 4, u.routine_id, u.name, u.monthly_nanousd, u.config_revision
+    FROM routine u
+    LEFT JOIN month_spend m ON m.org = u.org AND m.scope = 'routine'
+        AND m.scope_id = u.routine_id AND m.month = $2
+    LEFT JOIN cap_state c ON c.org = u.org AND c.scope = 'routine'
+        AND c.scope_id = u.routine_id AND c.month = $2
+    WHERE u.org = $1 AND u.monthly_nanousd IS NOT NULL AND (u.state <> 'deleted'
+        OR m.cost_nanousd <> 0 OR m.late_nanousd <> 0 OR c.held_nanousd <> 0)
 """
-"""Of people those that proactive work was done for in the month."""
+"""Of people those that proactive work was done for in the month; of deleted routines those that
+spent in it."""
 
 
 async def list_narrower_caps(
     connection: Connection, org: str, month: str, *, skip: int, limit: int
 ) -> list[tuple[CapScope, str, str, int, int]]:
-    """Caps of departments, then of agents, then of people, by id.
+    """Caps of departments, then of agents, then of people, then of routines, by id.
 
     Each: scope, id, name, limit, cap revision.
     """
@@ -127,7 +137,7 @@ async def list_narrower_caps(
 
 
 async def count_narrower_caps(connection: Connection, org: str, month: str) -> int:
-    """How many departments, agents and people have a cap in a month."""
+    """How many departments, agents, people and routines have a cap in a month."""
     statement = f"SELECT count(*) FROM ({_NARROWER}) AS caps"
     return int(await connection.fetchval(statement, org, month))
 

@@ -47,6 +47,10 @@ async def load_set_caps(connection: Connection, keys: Collection[CapKey]) -> dic
         FROM t JOIN organization o ON o.org = t.org
         LEFT JOIN member p ON p.org = t.org AND p.user_id = t.id
         WHERE t.scope = 'person'
+        UNION ALL
+        SELECT t.org, t.scope, t.id, u.name, NULL, u.monthly_nanousd, u.config_revision
+        FROM t JOIN routine u ON u.org = t.org AND u.routine_id = t.id
+        WHERE t.scope = 'routine' AND u.monthly_nanousd IS NOT NULL
         """,
         *([key[n] for key in keys] for n in range(3)),
         PROACTIVE_LIMIT_NANOUSD,

@@ -51,6 +51,7 @@ class KnownRun:
     started_by_user_id: str | None
     surface: str | None
     system_role: str | None
+    routine_id: str | None
     budget_nanousd: int | None
     shown_start: datetime | None
     is_deleted: bool
@@ -68,6 +69,8 @@ class Bearer(NamedTuple):
     """Who started the tree."""
     person_id: str | None
     """Whose budget of proactive work it counts in."""
+    routine_id: str | None
+    """The routine that started the tree."""
 
 
 class Limited(NamedTuple):
@@ -83,8 +86,8 @@ class Binding:
     """Caps that are set over one bearer, with what is spent under them; and the organization's."""
 
     organization: MonthAmount = field(default_factory=MonthAmount)
-    person: Cap | None = None
-    """Of the proactive work that is done for somebody."""
+    unattended: dict[str, Cap] = field(default_factory=dict)
+    """By scope: of a routine, and of the proactive work that is done for somebody."""
     agent: Cap | None = None
     limited: Limited | None = None
     """The agent, where its requests are counted."""
@@ -134,7 +137,7 @@ _NAMED = f"""
         {_run_columns("h")}, a.digest, a.answer, o.org, o.name, o.monthly_budget_nanousd,
         o.cap_revision, o.cap_mode, o.unpriced_policy, o.on_unreachable, o.billing_timezone,
         o.billing_zones::text AS billing_zones, o.proactive_limit_nanousd
-    FROM unnest($6::text[], $7::text[], $8::text[], $9::text[])
+    FROM unnest($7::text[], $8::text[], $9::text[], $10::text[])
         AS t (org, request_id, run_id, root_run_id)
     LEFT JOIN admission a ON a.org = t.org AND a.request_id = t.request_id
     LEFT JOIN organization o ON o.org = t.org
@@ -148,8 +151,8 @@ _NAMED = f"""
 _BOUND = f"""
     WITH t AS MATERIALIZED (
         SELECT *
-        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY
-            AS t (org, month, agent_id, user_id, person_id, place)
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
+            WITH ORDINALITY AS t (org, month, agent_id, user_id, person_id, routine_id, place)
     ), capped AS (
         SELECT t.place, t.org, t.month, 'organization' AS scope, t.org AS id, NULL AS label,
             NULL::bigint AS limit_nanousd, NULL::bigint AS revision,
@@ -173,6 +176,11 @@ _BOUND = f"""
         FROM t JOIN organization o ON o.org = t.org
         LEFT JOIN member p ON p.org = t.org AND p.user_id = t.person_id
         WHERE t.person_id IS NOT NULL
+        UNION ALL
+        SELECT t.place, t.org, t.month, 'routine', u.routine_id, u.name, u.monthly_nanousd,
+            u.config_revision, NULL, NULL, NULL
+        FROM t JOIN routine u ON u.org = t.org AND u.routine_id = t.routine_id
+        WHERE u.monthly_nanousd IS NOT NULL
     )
     SELECT c.place, c.scope, c.id, c.label, c.limit_nanousd, c.revision, c.since, c.until,
         c.a_minute, m.cost_nanousd, m.unpriced_count, m.late_nanousd
@@ -252,8 +260,8 @@ def _read_bound(row: Any, bearers: Sequence[Bearer], into: Mapping[Bearer, Bindi
             binding.agent = _cap(row, bearer.month)
         if row["a_minute"] is not None:
             binding.limited = Limited(row["id"], row["label"], row["a_minute"])
-    elif row["scope"] == "person":
-        binding.person = _cap(row, bearer.month)
+    elif row["scope"] in ("routine", "person"):
+        binding.unattended[row["scope"]] = _cap(row, bearer.month)
     else:
         binding.departments[row["id"]] = _cap(row, bearer.month)
         binding.belongs.append(Interval(row["id"], row["since"], row["until"] or FOREVER))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from services.ledger.domain.amounts import COLUMNS
+from services.ledger.store.rebuilt_months import COUNTED, statement_of_months
 from services.ledger.store.rebuilt_signs import SIGNS, statement_of_signs
 from services.ledger.store.rebuilt_slots import statement_of_slots
 
@@ -161,6 +162,8 @@ _RUNS: Final = f"""
             ELSE coalesce(({_DEPARTMENTS}), '{{}}') END AS counted_departments,
         CASE WHEN waiting.org IS NOT NULL THEN r.counted_person
             WHEN root.surface = 'proactive' THEN root.user_id END AS counted_person,
+        CASE WHEN waiting.org IS NOT NULL THEN r.counted_routine ELSE root.routine_id END
+            AS counted_routine,
         coalesce(cut.cut_run_ids, '{{}}') AS cut_run_ids, deletion.deleted_at,
         move.moved_to, move.moved_at, move.moved_digest, verdict.reaped_at, verdict.reaped_sign_at,
         CASE WHEN r.end_digest IS NOT NULL THEN r.status
@@ -180,36 +183,6 @@ _RUNS: Final = f"""
     LEFT JOIN {SHADOW}.deletion deletion ON deletion.org = r.org AND deletion.run_id = r.run_id
     LEFT JOIN {SHADOW}.move move ON move.org = r.org AND move.run_id = r.run_id
     LEFT JOIN {SHADOW}.verdict verdict ON verdict.org = r.org AND verdict.run_id = r.run_id
-"""
-_MONTHS: Final = f"""
-    CREATE TABLE {SHADOW}.month_spend AS
-    WITH amount AS (
-        SELECT org, run_id, month, late_month, cost_nanousd AS cost,
-            unpriced_count + missing_delegate_count AS floors
-        FROM {SHADOW}.run_line
-        UNION ALL
-        SELECT org, NULL, month, late_month, cost_nanousd, unpriced_count
-        FROM entry WHERE billed_run_id IS NULL
-    ), scoped AS (
-        SELECT a.*, 'organization' AS scope, a.org AS scope_id FROM amount a
-        UNION ALL
-        SELECT a.*, 'agent', agent FROM amount a JOIN {SHADOW}.run r USING (org, run_id)
-        CROSS JOIN unnest(r.counted_agents) AS agent
-        UNION ALL
-        SELECT a.*, 'department', department FROM amount a JOIN {SHADOW}.run r USING (org, run_id)
-        CROSS JOIN unnest(r.counted_departments) AS department
-        UNION ALL
-        SELECT a.*, 'person', r.counted_person FROM amount a JOIN {SHADOW}.run r USING (org, run_id)
-        WHERE r.counted_person IS NOT NULL
-    )
-    SELECT org, scope, scope_id, month, sum(cost) AS cost_nanousd, sum(floors) AS unpriced_count,
-        sum(late) AS late_nanousd
-    FROM (
-        SELECT org, scope, scope_id, month, cost, floors, 0 AS late FROM scoped
-        UNION ALL
-        SELECT org, scope, scope_id, late_month, 0, 0, cost FROM scoped WHERE late_month <> ''
-    ) AS charged
-    GROUP BY org, scope, scope_id, month
 """
 _CAPS: Final = f"""
     CREATE TABLE {SHADOW}.cap_state AS
@@ -238,7 +211,7 @@ _STEPS: Final = {
     "move": _MOVES,
     "verdict": _VERDICTS,
     "run": _RUNS,
-    "month_spend": _MONTHS,
+    "month_spend": statement_of_months(SHADOW),
     "cap_state": _CAPS,
     "spend_slot": statement_of_slots(SHADOW),
 }
@@ -262,7 +235,7 @@ COMPARISONS: Final = (
         "run",
         ("org", "run_id"),
         tuple(f"{prefix}{name}" for prefix in ("own_", "tree_") for name in COLUMNS),
-        ("root_run_id", "cut_run_ids", "counted_agents", "counted_departments", "counted_person"),
+        ("root_run_id", "cut_run_ids", *COUNTED),
         (
             "deleted_at",
             "moved_to",

@@ -1,4 +1,4 @@
-"""Projections of the directory, and what is left to be counted after a change of it."""
+"""Projections of the directory and of channels' states, and what is left to be counted again."""
 
 from __future__ import annotations
 
@@ -142,6 +142,21 @@ class Recount(LedgerTable, table=True):
     since: datetime = moment()
     until: datetime | None = moment(nullable=True)
     after_run_id: str = words()
+
+
+class Routine(LedgerTable, table=True):
+    """A routine's cap, as its channel said it last."""
+
+    __tablename__ = "routine"
+
+    org: str = words(primary_key=True)
+    routine_id: str = words(primary_key=True)
+    name: str = words()
+    state: str = words()
+    monthly_nanousd: int | None = bigint(nullable=True)
+    config_revision: int = bigint()
+    digest: str = words()
+    """Of what was said: the greater one holds of two states of one revision."""
 
 
 class DirectoryCopy(LedgerTable, table=True):

@@ -44,7 +44,8 @@ from services.ledger.tables.columns import (
 class CapNotice(LedgerTable, table=True):
     """What was said about a cap: once per revision of it, month and threshold.
 
-    Of a person's proactive work the limit stands for the revision (`domain/warnings.py`).
+    Of a person's proactive work and of a routine the limit stands for the revision
+    (`domain/warnings.py`).
     """
 
     __tablename__ = "cap_notice"

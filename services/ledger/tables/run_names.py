@@ -27,6 +27,7 @@ RUN_TEXTS = (
     "moved_to",
     "moved_digest",
     "counted_person",
+    "counted_routine",
 )
 RUN_MOMENTS = (
     "started_at",

@@ -167,6 +167,8 @@ class Accountant:
             scopes += [("agent", agent) for agent in {run.agent_id, root.agent_id}]
         if root.surface is Surface.PROACTIVE and root.user_id is not None:
             scopes.append(("person", root.user_id))
+        if root.routine_id is not None:
+            scopes.append(("routine", root.routine_id))
         scopes += [
             ("department", name)
             for name, people in self.story.memberships.items()

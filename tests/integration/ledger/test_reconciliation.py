@@ -56,6 +56,7 @@ AGENTS = ("coder", "helper", "scout")
 PEOPLE = ("ana", "bea", None)
 DEPARTMENTS = ("sales", "support")
 SURFACES = (Surface.CLI, Surface.SCHEDULE, Surface.VOICE, Surface.PROACTIVE)
+ROUTINES = (None, None, "daily", "weekly")
 PRICES = (
     None,
     ProviderCost(amount="0.0123456789", currency="USD"),
@@ -102,6 +103,7 @@ def stories(draw) -> Story:
             system_role=draw(st.sampled_from((None, None, "review"))),
             user_id=draw(st.sampled_from(PEOPLE)),
             surface=draw(st.sampled_from(SURFACES)),
+            routine_id=draw(st.sampled_from(ROUTINES)),
             started_at=draw(moments),
         )
         story.starts[run_id] = start

@@ -1,4 +1,4 @@
-"""What is counted of work that nobody waits for, by person.
+"""What is counted of work that nobody waits for, by person and routine.
 
 Revision ID: ledger_0012
 Revises: ledger_0011
