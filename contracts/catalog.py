@@ -79,6 +79,7 @@ EVENTS: Final = (
     EventType(
         "ingestion_reported", 1, "channel", channel.IngestionReported, "CHANNEL", ("ledger",)
     ),
+    EventType("goal_started", 1, "channel", channel.GoalStarted, "CHANNEL", ("ledger",)),
     EventType("routine_changed", 1, "channel", channel.RoutineChanged, "CHANNEL", ("ledger",)),
     EventType(
         "organization_changed",

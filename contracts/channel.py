@@ -34,6 +34,7 @@ PARKED_CALLS_MAX = 100
 PARKED_CONTEXT_KEYS_MAX = 32
 ARGUMENTS_CHARS_MAX = 200_000
 """Longest arguments of one call; the whole event is bounded by the envelope."""
+GOAL_CHARS_MAX = 20_000
 ROUTINE_CHANNELS_MAX = 32
 ROUTINE_SOURCES_MAX = 100
 
@@ -185,6 +186,23 @@ class RoutineChanged(Wire):
     config_revision: Revision
     source_revisions: Annotated[dict[Id, Count], Field(max_length=ROUTINE_SOURCES_MAX)] = {}
     """Of what it reads, by source."""
+
+
+class GoalStarted(Wire):
+    """A goal that several trees of runs work at; said once."""
+
+    goal_id: Id
+    project_id: Id
+    session_id: Id
+    channel: Id | None = None
+    conversation_id: Id | None = None
+    agent_id: AgentId
+    user_id: Id
+    goal: Annotated[str, StringConstraints(min_length=1, max_length=GOAL_CHARS_MAX)]
+    turns_max: Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+    budget_nanousd: NanoUsd | None = None
+    """What all of it may cost, in whatever months; null: uncapped. Said again, the least holds."""
+    threshold_tokens: Count | None = None
 
 
 class Tokens(Wire):

@@ -45,7 +45,7 @@ class HoldCap(Wire):
     scope: CapScope
     id: Id | AgentId
     month: Month | None
-    """Null for a run's own cap."""
+    """Null for a run's own cap and a goal's."""
 
 
 class VoidHold(Wire):
@@ -113,7 +113,7 @@ class OverrunRow(Wire):
     scope_id: Id | AgentId
     name: str
     month: Month | None
-    """Null for a run's own cap."""
+    """Null for a run's own cap and a goal's."""
     cause: OverrunCause
     amount_nanousd: SumNanoUsd
     limit_nanousd: NanoUsd

@@ -37,6 +37,10 @@ _FIGURES = """
         JOIN ledger.organization o USING (org)
         WHERE o.cap_mode = 'strict' AND u.monthly_nanousd IS NOT NULL
         UNION ALL
+        SELECT g.org, 'goal', g.goal_id, g.budget_nanousd FROM ledger.goal g
+        JOIN ledger.organization o USING (org)
+        WHERE o.cap_mode = 'strict'
+        UNION ALL
         SELECT r.org, 'run', r.run_id, r.budget_nanousd FROM ledger.run r
         JOIN ledger.organization o USING (org)
         WHERE o.cap_mode = 'strict' AND r.budget_nanousd IS NOT NULL AND r.run_id = r.root_run_id
@@ -53,20 +57,21 @@ _FIGURES = """
                 WHEN 'person' THEN t.surface = 'proactive' AND t.user_id = c.id
                     AND $1 IN (e.month, e.late_month)
                 WHEN 'routine' THEN t.routine_id = c.id AND $1 IN (e.month, e.late_month)
+                WHEN 'goal' THEN t.goal_id = c.id
                 ELSE r.root_run_id = c.id END) AS spent,
         (SELECT coalesce(sum(h.amount_nanousd), 0) FROM ledger.hold h
             CROSS JOIN unnest(h.scopes, h.scope_ids) AS b (scope, id)
             WHERE h.org = c.org AND h.state = 'open' AND (b.scope, b.id) = (c.scope, c.id)
-                AND (c.scope = 'run' OR h.month = $1)) AS held,
+                AND (c.scope IN ('run', 'goal') OR h.month = $1)) AS held,
         (SELECT coalesce(sum(v.amount_nanousd), 0) FROM ledger.overrun v
             WHERE v.org = c.org AND (v.scope, v.scope_id) = (c.scope, c.id)
-                AND (c.scope = 'run' OR v.month = $1)) AS overrun
+                AND (c.scope IN ('run', 'goal') OR v.month = $1)) AS overrun
     FROM cap c
 """
 _SUMS = """
     WITH open AS (
         SELECT h.org, b.scope, b.id AS scope_id,
-            CASE WHEN b.scope = 'run' THEN '' ELSE h.month END AS month,
+            CASE WHEN b.scope IN ('run', 'goal') THEN '' ELSE h.month END AS month,
             sum(h.amount_nanousd) AS held
         FROM ledger.hold h CROSS JOIN unnest(h.scopes, h.scope_ids) AS b (scope, id)
         WHERE h.state = 'open' GROUP BY 1, 2, 3, 4

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from contracts.catalog import EventType, find_event
 from contracts.channel import (
+    GoalStarted,
     IngestionReported,
     RoutineChanged,
     RunDeleted,
@@ -171,7 +172,7 @@ def _refuse_untimely(event: Event[Any], publisher: Publisher, now: datetime) -> 
                     "usage older than 72 hours needs the channel's right backfill",
                     reason="usage_too_old",
                 )
-        case RoutineChanged():
+        case RoutineChanged() | GoalStarted():
             at = event.time
         case _:
             raise TypeError(f"no rule says when {event.type} happened")

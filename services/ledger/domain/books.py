@@ -17,8 +17,11 @@ from services.ledger.domain.departments import Interval, PersonKey, departments_
 from services.ledger.domain.life import reason_of, settle
 from services.ledger.domain.merging import Draft, Line
 from services.ledger.domain.runs import Run, agents_of, saw_sign, showed_sign, shows_itself
-from services.ledger.domain.unattended import person_of, routine_of
+from services.ledger.domain.unattended import goal_of, person_of, routine_of
 
+MONTHLESS = frozenset({"goal"})
+"""Scopes whose entries are one sum, whatever their month."""
+NO_MONTH = ""
 MISSING_DELEGATE = "missing_delegate"
 """Kind of the line that counts delegates whose spend nobody reported."""
 RunKey = tuple[str, str]
@@ -202,8 +205,7 @@ class Books:
             for key, run in self.runs.items()
             if run.is_root
             for before in [self.before[key]]
-            if (run.agent_id, run.system_role, person_of(run), run.routine_id)
-            != (before.agent_id, before.system_role, person_of(before), before.routine_id)
+            if _counts_by(run) != _counts_by(before)
         }
 
     def starters(self) -> set[PersonKey]:
@@ -228,12 +230,13 @@ class Books:
         for key, run in self.runs.items():
             root = self.runs.get((key[0], run.root_run_id))
             agents, departments = agents_of(run, root), departments_of(key[0], root, self.belongs)
-            person, routine = person_of(root), routine_of(root)
-            if (agents, departments, person, routine) != (
+            person, routine, goal = person_of(root), routine_of(root), goal_of(root)
+            if (agents, departments, person, routine, goal) != (
                 run.counted_agents,
                 run.counted_departments,
                 run.counted_person,
                 run.counted_routine,
+                run.counted_goal,
             ):
                 recount[key] = replace(
                     run,
@@ -241,6 +244,7 @@ class Books:
                     counted_departments=departments,
                     counted_person=person,
                     counted_routine=routine,
+                    counted_goal=goal,
                 )
         return recount
 
@@ -362,12 +366,20 @@ class Books:
         self.tree[key] = self.tree.get(key, NOTHING) + amount
 
     def _add_month(self, key: MonthKey, amount: MonthAmount) -> None:
+        if key[1] in MONTHLESS:
+            # All months in one sum, so that nothing can be late for it.
+            key, amount = (*key[:3], NO_MONTH), amount._replace(late_nanousd=0)
         self.months[key] = self.months.get(key, MonthAmount()) + amount
 
 
 def keys_of(org: str, run_ids: Collection[str | None]) -> set[RunKey]:
     """Run keys of ids; absent ones left out."""
     return {(org, run_id) for run_id in run_ids if run_id is not None}
+
+
+def _counts_by(run: Run) -> tuple[str | None, ...]:
+    """What of a root decides where its tree counts, who started it aside."""
+    return (run.agent_id, run.system_role, person_of(run), run.routine_id, run.goal_id)
 
 
 def _note_sign(

@@ -36,7 +36,7 @@ class Cap:
     spent_nanousd: int
     is_partial: bool
     month: str | None
-    """Null for a run's own cap, which has no month."""
+    """Null for a run's own cap and a goal's, which have no month."""
     cap_revision: int | None
     held_nanousd: int | None = None
     """For requests under way; null in recorded mode, where nothing is held."""
@@ -180,7 +180,7 @@ def sentence_of(refusal: Refusal | None, caps: Sequence[Cap]) -> str:
     if cap.spent_nanousd < cap.limit_nanousd:
         return _does_not_fit_sentence(cap, refusal.asked_nanousd, spent, limit)
     if cap.month is None:
-        return f"The budget of run {cap.id} is exhausted: {spent} of {limit} are spent."
+        return f"The {_cap_label(cap)} is exhausted: {spent} of {limit} are spent."
     return (
         f"{_cap_label(cap, capital=True)} exhausted: {spent} of {limit} are spent in {cap.month}. "
         f"Raise it, or wait for {next_month(cap.month)}."
@@ -224,7 +224,7 @@ _OTHER_REFUSALS = {
 
 def _cap_label(cap: Cap, *, capital: bool = False) -> str:
     if cap.month is None:
-        return f"budget of run {cap.id}"
+        return f"budget of {cap.scope} {cap.id}"
     if cap.scope == "person":
         label = f"shared monthly budget of proactive work of {cap.name}"
     else:

@@ -30,7 +30,7 @@ GRACE: Final = timedelta(seconds=60)
 HELD_MAX: Final = timedelta(hours=25)
 """However alive its run is, no hold is older: the longest timeout and an hour."""
 RUN_MONTH: Final = ""
-"""The month of a run's own cap, which has none."""
+"""The month of a run's own cap, which has none; and of a goal's."""
 CapKey = tuple[str, str, str, str]
 """Organization, scope, id in it, month."""
 

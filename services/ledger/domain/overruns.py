@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from contracts.holds import OverrunCause
 from services.ledger.domain.amounts import NOTHING
-from services.ledger.domain.books import Books, RunKey
+from services.ledger.domain.books import MONTHLESS, Books, RunKey
 from services.ledger.domain.holds import RUN_MONTH, CapKey, Paid, cause_of
 
 
@@ -49,7 +49,7 @@ def risen_months(moved: Moved) -> set[CapKey]:
         key
         for key, amount in moved.books.months.items()
         if key[0] in moved.strict
-        and key[3] >= moved.strict[key[0]]
+        and (key[1] in MONTHLESS or key[3] >= moved.strict[key[0]])
         and amount.cost_nanousd + amount.late_nanousd > moved.released.get(key, 0)
     }
 

@@ -96,6 +96,8 @@ class Run:
     """Whose budget of proactive work holds this run's entries now."""
     counted_routine: str | None = None
     """The routine whose months hold them."""
+    counted_goal: str | None = None
+    """The goal whose sum holds them."""
 
     @property
     def is_root(self) -> bool:
@@ -128,6 +130,7 @@ class Run:
                 for scope, scope_id in (
                     ("person", self.counted_person),
                     ("routine", self.counted_routine),
+                    ("goal", self.counted_goal),
                 )
                 if scope_id is not None
             ),

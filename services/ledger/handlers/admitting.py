@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from contracts.channel import (
+    GoalStarted,
     RoutineChanged,
     RunDeleted,
     RunFinished,
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from shared.consume import Received
     from shared.db import Connection
 
-KEYED = frozenset({RunStarted, RunParked, RunResumed, RunFinished, RunDeleted, RoutineChanged})
+KEYED = frozenset(
+    {RunStarted, RunParked, RunResumed, RunFinished, RunDeleted, RoutineChanged, GoalStarted}
+)
 """Events that are told apart by their ids: a changed body under one of them is refused."""
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from contracts.channel import IngestionReported, RoutineChanged, RunStarted, UsageReported
+from contracts.channel import (
+    GoalStarted,
+    IngestionReported,
+    RoutineChanged,
+    RunStarted,
+    UsageReported,
+)
 from services.ledger.domain.books import RunKey, keys_of
 from services.ledger.domain.merging import Claims
 from services.ledger.domain.months import month_of
@@ -55,7 +61,7 @@ def _runs_named(item: Received) -> set[RunKey]:
             return keys_of(org, [data.run_id, data.root_run_id])
         case UsageReported():
             return keys_of(org, [data.run_id, data.billed_run_id])
-        case IngestionReported() | RoutineChanged():
+        case IngestionReported() | RoutineChanged() | GoalStarted():
             return set()
         case _:
             return keys_of(org, [data.run_id])

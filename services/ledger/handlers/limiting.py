@@ -1,4 +1,4 @@
-"""Caps that channels set: routines'.
+"""Caps that channels set: of routines and goals.
 
 The one thing not to break: whoever changes a cap holds its organization's directory alone
 (`handlers/work.py`), so that a cap and a sum that change at once are seen together.
@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from contracts.channel import RoutineChanged
+from contracts.channel import GoalStarted, RoutineChanged
 from services.ledger.domain.months import month_of
-from services.ledger.store import caps, routines
+from services.ledger.store import caps, goals, routines
 from services.ledger.store.exceeding import note_caps_set, strict_months
 from services.ledger.store.notices import warn_of_caps
 
 if TYPE_CHECKING:
     from services.ledger.handlers.work import Work
+    from services.ledger.store.goals import GoalKey
     from services.ledger.store.notices import CapKey
     from services.ledger.store.routines import RoutineKey, Said
     from shared.consume import Received
     from shared.db import Connection
-
-SETS_CAPS: Final = frozenset({RoutineChanged})
-"""Events by which a channel sets a cap."""
 
 
 async def set_caps(connection: Connection, work: Work, items: Sequence[Received]) -> None:
@@ -32,6 +30,9 @@ async def set_caps(connection: Connection, work: Work, items: Sequence[Received]
     changed = [item for item in items if type(item.event.data) is RoutineChanged]
     if changed:
         await on_routine_changed(connection, work, changed)
+    begun = [item for item in items if type(item.event.data) is GoalStarted]
+    if begun:
+        await on_goal_started(connection, work, begun)
 
 
 async def on_routine_changed(connection: Connection, work: Work, items: Sequence[Received]) -> None:
@@ -46,6 +47,19 @@ async def on_routine_changed(connection: Connection, work: Work, items: Sequence
             newest[key] = (said, digest)
     await routines.save_routines(connection, newest)
     work.caps_set |= {(org, "routine", routine_id) for org, routine_id in newest}
+
+
+async def on_goal_started(connection: Connection, work: Work, items: Sequence[Received]) -> None:
+    """Keep what goals may cost; a repeat never raises it."""
+    least: dict[GoalKey, int] = {}
+    for item in items:
+        said: GoalStarted = item.event.data
+        if said.budget_nanousd is not None:
+            key = (item.event.org, said.goal_id)
+            least[key] = min(least.get(key, said.budget_nanousd), said.budget_nanousd)
+    if least:
+        await goals.save_budgets(connection, least)
+    work.caps_set |= {(org, "goal", goal_id) for org, goal_id in least}
 
 
 async def note_set(connection: Connection, work: Work) -> None:

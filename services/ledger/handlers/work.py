@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from contracts.channel import (
+    GoalStarted,
     IngestionReported,
     RoutineChanged,
     RunDeleted,
@@ -33,7 +34,7 @@ ROOM = "ledger"
 PAID = frozenset({UsageReported, IngestionReported})
 """Reports of money. By exact type: nearly every event is one, and asking a model's class whether
 something is its instance costs as much as a dictionary of them."""
-ALONE = frozenset({RunDeleted, RoutineChanged})
+ALONE = frozenset({RunDeleted, RoutineChanged, GoalStarted})
 """Events for which an organization's directory is held alone."""
 AHEAD_MAX = timedelta(minutes=5)
 """How far ahead a publisher's clock may be (design.md 3, *Time*)."""
@@ -132,7 +133,7 @@ def time_of(item: Received) -> datetime:
             at = data.ended_at
         case RunDeleted():
             at = data.deleted_at
-        case RoutineChanged():
+        case RoutineChanged() | GoalStarted():
             # A state tells of no instant: when it was said.
             at = item.event.time
         case _:

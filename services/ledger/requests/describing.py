@@ -58,6 +58,7 @@ def _as_said(known: KnownRun) -> Run:
         user_id=known.user_id,
         surface=known.surface,
         routine_id=known.routine_id,
+        goal_id=known.goal_id,
         started_by_user_id=known.started_by_user_id,
         system_role=known.system_role,
         started_at=known.shown_start,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ORGANIZATIONS_MAX: Final = 10_000
 """Whose time zones one process remembers."""
-UNATTENDED: Final = ("routine", "person")
+UNATTENDED: Final = ("routine", "goal", "person")
 """Scopes between a run's own cap and its agent's, narrowest first."""
 
 
@@ -185,6 +185,7 @@ class Unattended(NamedTuple):
 
     person_id: str | None = None
     routine_id: str | None = None
+    goal_id: str | None = None
 
 
 def unattended_of(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> Unattended:
@@ -194,20 +195,21 @@ def unattended_of(asked: Asked, runs: Mapping[RunKey, KnownRun]) -> Unattended:
         return Unattended()
     root = _root_of(asked, runs)
     if root is not None and not root.provisional:
-        return Unattended(proactive_person(root.surface, root.user_id), root.routine_id)
+        person_id = proactive_person(root.surface, root.user_id)
+        return Unattended(person_id, root.routine_id, root.goal_id)
     person_id = proactive_person(data.surface.value if data.surface else None, data.user_id)
-    routine_id = data.routine_id
+    routine_id, goal_id = data.routine_id, data.goal_id
     if root is not None and root.surface is not None:
         person_id = proactive_person(root.surface, root.user_id)
-    if root is not None and root.routine_id is not None:
-        routine_id = root.routine_id
-    return Unattended(person_id, routine_id)
+    if root is not None:
+        routine_id, goal_id = root.routine_id or routine_id, root.goal_id or goal_id
+    return Unattended(person_id, routine_id, goal_id)
 
 
 def caps_over(asked: Asked, organization: Organization, facts: Facts) -> list[Cap]:
     """The caps that bind, narrowest first.
 
-    Run, root, routine, person, agent, departments, organization.
+    Run, root, routine, goal, person, agent, departments, organization.
     """
     found = [cap for run_id in _runs_of(asked, facts) if (cap := _run_cap(asked, run_id, facts))]
     binding = facts.binding[facts.bearer_of(asked)]

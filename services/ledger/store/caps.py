@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from contracts.directory import PROACTIVE_LIMIT_NANOUSD
 from services.ledger.domain.amounts import NOTHING
 from services.ledger.domain.books import MonthAmount, MonthKey, RunKey
-from services.ledger.domain.holds import RUN_MONTH, CapKey
+from services.ledger.domain.holds import CapKey
 from services.ledger.store.runs import load_shown_amounts
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ class Spent:
 
 async def load_spent(connection: Connection, keys: Collection[CapKey]) -> dict[CapKey, Spent]:
     """What is spent under caps, months' and runs' own, every one of them."""
-    months = await load_months(connection, [key for key in keys if key[3] != RUN_MONTH])
-    runs = {(key[0], key[2]) for key in keys if key[3] == RUN_MONTH}
+    months = await load_months(connection, [key for key in keys if key[1] != "run"])
+    runs = {(key[0], key[2]) for key in keys if key[1] == "run"}
     amounts = await load_shown_amounts(connection, runs) if runs else {}
     spent = {}
     for key in keys:
-        if key[3] == RUN_MONTH:
+        if key[1] == "run":
             amount = amounts.get((key[0], key[2]), NOTHING)
             spent[key] = Spent(amount.cost_nanousd, amount.is_partial)
         else:
@@ -81,6 +81,23 @@ async def list_run_caps(connection: Connection, org: str) -> dict[RunKey, int]:
         org,
     )
     return {(org, row["run_id"]): row["budget_nanousd"] for row in rows}
+
+
+async def list_exceeded_goals(connection: Connection, org: str) -> dict[str, int]:
+    """Goals that have spent and hold more than they may, with their limits."""
+    rows = await connection.fetch(
+        """
+        SELECT g.goal_id, g.budget_nanousd FROM goal g
+        LEFT JOIN month_spend m ON m.org = g.org AND m.scope = 'goal'
+            AND m.scope_id = g.goal_id AND m.month = ''
+        LEFT JOIN cap_state c ON c.org = g.org AND c.scope = 'goal'
+            AND c.scope_id = g.goal_id AND c.month = ''
+        WHERE g.org = $1
+            AND coalesce(m.cost_nanousd, 0) + coalesce(c.held_nanousd, 0) > g.budget_nanousd
+        """,
+        org,
+    )
+    return {row["goal_id"]: row["budget_nanousd"] for row in rows}
 
 
 _NARROWER = f"""

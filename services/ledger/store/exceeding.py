@@ -15,6 +15,7 @@ from uuid_utils.compat import uuid7
 
 from contracts.holds import OverrunCause, OverrunNoted
 from contracts.types import CapMode
+from services.ledger.domain.books import MONTHLESS, NO_MONTH
 from services.ledger.domain.holds import CapKey, excess
 from services.ledger.domain.months import month_of
 from services.ledger.domain.overruns import Moved, risen_months, risen_runs, run_cap
@@ -80,10 +81,13 @@ async def note_caps_set(
             await caps.list_set(connection, org, month) if org in switched else set()
         )
         known = await holds.list_cap_months(connection, org, month)
-        keys |= {(*cap, month) for cap in named} | {key for key in known if key[:3] in named}
+        keys |= {(*cap, NO_MONTH if cap[1] in MONTHLESS else month) for cap in named}
+        keys |= {key for key in known if key[:3] in named}
         if org in switched:
             runs = await caps.list_run_caps(connection, org)
             limits |= {run_cap(key): Limit(key[1], limit) for key, limit in runs.items()}
+            goals = await caps.list_exceeded_goals(connection, org)
+            limits |= {(org, "goal", each, NO_MONTH): Limit(each, n) for each, n in goals.items()}
     limits |= await _limits(connection, keys)
 
     def why(key: CapKey) -> tuple[OverrunCause, str | None]:

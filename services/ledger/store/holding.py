@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from services.ledger.domain.holds import RUN_MONTH, CapKey
+from services.ledger.domain.holds import CapKey
 from services.ledger.store import admissions
 from services.ledger.store.caps import Spent
 from services.ledger.store.holds import CapState, lock_rows
@@ -103,7 +103,7 @@ async def lock_and_read(
 
 
 def _spent(key: CapKey, row: Any) -> Spent:
-    if key[3] == RUN_MONTH:
+    if key[1] == "run":
         return Spent(int(row["run_nanousd"] or 0), bool(row["is_run_partial"]))
     counted = int(row["cost_nanousd"] or 0) + int(row["late_nanousd"] or 0)
     return Spent(counted, (row["unpriced_count"] or 0) > 0)

@@ -173,11 +173,11 @@ async def list_unfolded(connection: Connection, limit: int) -> list[CapKey]:
 
 
 async def list_cap_months(connection: Connection, org: str, since: str) -> list[CapKey]:
-    """Rows of an organization's caps in these months and later, runs' own among them."""
+    """Rows of an organization's caps in these months and later, and those without a month."""
     rows = await connection.fetch(
         """
         SELECT org, scope, scope_id, month FROM cap_state
-        WHERE org = $1 AND (month >= $2 OR scope = 'run')
+        WHERE org = $1 AND (month >= $2 OR month = '')
         """,
         org,
         since,
@@ -233,8 +233,8 @@ async def close_holds(
             RETURNING h.org, h.scopes, h.scope_ids, h.month, h.amount_nanousd
         )
         INSERT INTO settlement (org, scope, scope_id, month, amount_nanousd)
-        SELECT c.org, cap.scope, cap.id, CASE WHEN cap.scope = 'run' THEN '' ELSE c.month END,
-            c.amount_nanousd
+        SELECT c.org, cap.scope, cap.id,
+            CASE WHEN cap.scope IN ('run', 'goal') THEN '' ELSE c.month END, c.amount_nanousd
         FROM closed c CROSS JOIN unnest(c.scopes, c.scope_ids) AS cap (scope, id)
         """,
         *_columns(holds.keys(), 2),
@@ -310,7 +310,7 @@ def _hold(row: Any) -> Hold:
         amount_nanousd=row["amount_nanousd"],
         output_tokens_max=row["output_tokens_max"],
         caps=tuple(
-            (row["org"], scope, scope_id, RUN_MONTH if scope == "run" else month)
+            (row["org"], scope, scope_id, RUN_MONTH if scope in ("run", "goal") else month)
             for scope, scope_id in zip(row["scopes"], row["scope_ids"], strict=True)
         ),
         month=month,

@@ -51,6 +51,11 @@ async def load_set_caps(connection: Connection, keys: Collection[CapKey]) -> dic
         SELECT t.org, t.scope, t.id, u.name, NULL, u.monthly_nanousd, u.config_revision
         FROM t JOIN routine u ON u.org = t.org AND u.routine_id = t.id
         WHERE t.scope = 'routine' AND u.monthly_nanousd IS NOT NULL
+        UNION ALL
+        -- Without a month, so that nothing is said of it that needs a revision.
+        SELECT t.org, t.scope, t.id, g.goal_id, NULL, g.budget_nanousd, 1
+        FROM t JOIN goal g ON g.org = t.org AND g.goal_id = t.id
+        WHERE t.scope = 'goal'
         """,
         *([key[n] for key in keys] for n in range(3)),
         PROACTIVE_LIMIT_NANOUSD,

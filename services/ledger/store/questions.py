@@ -52,6 +52,7 @@ class KnownRun:
     surface: str | None
     system_role: str | None
     routine_id: str | None
+    goal_id: str | None
     budget_nanousd: int | None
     shown_start: datetime | None
     is_deleted: bool
@@ -71,6 +72,8 @@ class Bearer(NamedTuple):
     """Whose budget of proactive work it counts in."""
     routine_id: str | None
     """The routine that started the tree."""
+    goal_id: str | None
+    """The goal that it works at."""
 
 
 class Limited(NamedTuple):
@@ -87,7 +90,7 @@ class Binding:
 
     organization: MonthAmount = field(default_factory=MonthAmount)
     unattended: dict[str, Cap] = field(default_factory=dict)
-    """By scope: of a routine, and of the proactive work that is done for somebody."""
+    """By scope: of a routine, a goal, and the proactive work that is done for somebody."""
     agent: Cap | None = None
     limited: Limited | None = None
     """The agent, where its requests are counted."""
@@ -137,7 +140,7 @@ _NAMED = f"""
         {_run_columns("h")}, a.digest, a.answer, o.org, o.name, o.monthly_budget_nanousd,
         o.cap_revision, o.cap_mode, o.unpriced_policy, o.on_unreachable, o.billing_timezone,
         o.billing_zones::text AS billing_zones, o.proactive_limit_nanousd
-    FROM unnest($7::text[], $8::text[], $9::text[], $10::text[])
+    FROM unnest($8::text[], $9::text[], $10::text[], $11::text[])
         AS t (org, request_id, run_id, root_run_id)
     LEFT JOIN admission a ON a.org = t.org AND a.request_id = t.request_id
     LEFT JOIN organization o ON o.org = t.org
@@ -151,8 +154,9 @@ _NAMED = f"""
 _BOUND = f"""
     WITH t AS MATERIALIZED (
         SELECT *
-        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
-            WITH ORDINALITY AS t (org, month, agent_id, user_id, person_id, routine_id, place)
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
+            $7::text[]) WITH ORDINALITY
+            AS t (org, month, agent_id, user_id, person_id, routine_id, goal_id, place)
     ), capped AS (
         SELECT t.place, t.org, t.month, 'organization' AS scope, t.org AS id, NULL AS label,
             NULL::bigint AS limit_nanousd, NULL::bigint AS revision,
@@ -181,6 +185,10 @@ _BOUND = f"""
             u.config_revision, NULL, NULL, NULL
         FROM t JOIN routine u ON u.org = t.org AND u.routine_id = t.routine_id
         WHERE u.monthly_nanousd IS NOT NULL
+        UNION ALL
+        SELECT t.place, t.org, '', 'goal', g.goal_id, g.goal_id, g.budget_nanousd, NULL, NULL,
+            NULL, NULL
+        FROM t JOIN goal g ON g.org = t.org AND g.goal_id = t.goal_id
     )
     SELECT c.place, c.scope, c.id, c.label, c.limit_nanousd, c.revision, c.since, c.until,
         c.a_minute, m.cost_nanousd, m.unpriced_count, m.late_nanousd
@@ -262,6 +270,8 @@ def _read_bound(row: Any, bearers: Sequence[Bearer], into: Mapping[Bearer, Bindi
             binding.limited = Limited(row["id"], row["label"], row["a_minute"])
     elif row["scope"] in ("routine", "person"):
         binding.unattended[row["scope"]] = _cap(row, bearer.month)
+    elif row["scope"] == "goal":
+        binding.unattended["goal"] = _cap(row, None)
     else:
         binding.departments[row["id"]] = _cap(row, bearer.month)
         binding.belongs.append(Interval(row["id"], row["since"], row["until"] or FOREVER))
@@ -281,7 +291,7 @@ def _spent(row: Any) -> MonthAmount:
     )
 
 
-def _cap(row: Any, month: str) -> Cap:
+def _cap(row: Any, month: str | None) -> Cap:
     spent = _spent(row)
     return Cap(
         row["scope"],

@@ -164,6 +164,8 @@ _RUNS: Final = f"""
             WHEN root.surface = 'proactive' THEN root.user_id END AS counted_person,
         CASE WHEN waiting.org IS NOT NULL THEN r.counted_routine ELSE root.routine_id END
             AS counted_routine,
+        CASE WHEN waiting.org IS NOT NULL THEN r.counted_goal ELSE root.goal_id END
+            AS counted_goal,
         coalesce(cut.cut_run_ids, '{{}}') AS cut_run_ids, deletion.deleted_at,
         move.moved_to, move.moved_at, move.moved_digest, verdict.reaped_at, verdict.reaped_sign_at,
         CASE WHEN r.end_digest IS NOT NULL THEN r.status
@@ -189,7 +191,8 @@ _CAPS: Final = f"""
     SELECT org, scope, scope_id, month, sum(amount_nanousd) AS held_nanousd
     FROM (
         SELECT h.org, cap.scope, cap.scope_id,
-            CASE WHEN cap.scope = 'run' THEN '' ELSE h.month END AS month, h.amount_nanousd
+            CASE WHEN cap.scope IN ('run', 'goal') THEN '' ELSE h.month END AS month,
+            h.amount_nanousd
         FROM hold h CROSS JOIN unnest(h.scopes, h.scope_ids) AS cap (scope, scope_id)
         WHERE h.closed_at IS NULL
         UNION ALL

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-COUNTED: Final = ("counted_agents", "counted_departments", "counted_person", "counted_routine")
+COUNTED: Final = (
+    "counted_agents",
+    "counted_departments",
+    "counted_person",
+    "counted_routine",
+    "counted_goal",
+)
 """Columns of a run that say where its entries count, besides the organization."""
 
 
@@ -34,6 +40,10 @@ def statement_of_months(shadow: str) -> str:
                 VALUES ('person', r.counted_person), ('routine', r.counted_routine)
             ) AS own (scope, id)
             WHERE own.id IS NOT NULL
+            UNION ALL
+            SELECT a.org, a.run_id, '', '', a.cost, a.floors, 'goal', r.counted_goal
+            FROM amount a JOIN {shadow}.run r USING (org, run_id)
+            WHERE r.counted_goal IS NOT NULL
         )
         SELECT org, scope, scope_id, month, sum(cost) AS cost_nanousd,
             sum(floors) AS unpriced_count, sum(late) AS late_nanousd

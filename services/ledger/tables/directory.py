@@ -159,6 +159,16 @@ class Routine(LedgerTable, table=True):
     """Of what was said: the greater one holds of two states of one revision."""
 
 
+class Goal(LedgerTable, table=True):
+    """What a goal may cost; of several words of it the least holds."""
+
+    __tablename__ = "goal"
+
+    org: str = words(primary_key=True)
+    goal_id: str = words(primary_key=True)
+    budget_nanousd: int = bigint()
+
+
 class DirectoryCopy(LedgerTable, table=True):
     """How far a ledger that started empty has asked the directory for what it holds."""
 

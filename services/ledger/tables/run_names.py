@@ -28,6 +28,7 @@ RUN_TEXTS = (
     "moved_digest",
     "counted_person",
     "counted_routine",
+    "counted_goal",
 )
 RUN_MOMENTS = (
     "started_at",

@@ -150,7 +150,8 @@ class Accountant:
         found: dict[tuple[str, str, str], Amount] = defaultdict(Amount)
         for line in self.lines:
             for scope, scope_id in self._scopes(line.run_id):
-                found[(scope, scope_id, f"{self.local(line.at):%Y-%m}")] += line.amount
+                month = "" if scope == "goal" else f"{self.local(line.at):%Y-%m}"
+                found[(scope, scope_id, month)] += line.amount
         return {key: amount for key, amount in found.items() if amount != Amount()}
 
     def local(self, at: datetime) -> datetime:
@@ -169,6 +170,8 @@ class Accountant:
             scopes.append(("person", root.user_id))
         if root.routine_id is not None:
             scopes.append(("routine", root.routine_id))
+        if root.goal_id is not None:
+            scopes.append(("goal", root.goal_id))
         scopes += [
             ("department", name)
             for name, people in self.story.memberships.items()

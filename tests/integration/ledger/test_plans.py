@@ -16,6 +16,7 @@ KEYS = {
     "agent": "pk_agent",
     "department": "pk_department",
     "department_member": "ix_department_member_org_user_id",
+    "goal": "pk_goal",
     "member": "pk_member",
     "month_spend": "pk_month_spend",
     "organization": "pk_organization",
@@ -29,7 +30,7 @@ async def test_a_question_finds_rows_by_their_keys_in_tables_that_were_never_ana
     room: LedgerRoom, org: str
 ):
     """An index that begins with the organization alone would be read through, run after run."""
-    bearer = questions.Bearer(org, "2026-11", "coder", "u1", "u2", "routine-1")
+    bearer = questions.Bearer(org, "2026-11", "coder", "u1", "u2", "routine-1", "goal-1")
     named = questions.Named(org, "q1", "r1", "r2")
     connection = await open_connection(room.database._dsn, "ledger", BY_KEY_ONLY)
     try:

@@ -104,6 +104,7 @@ def stories(draw) -> Story:
             user_id=draw(st.sampled_from(PEOPLE)),
             surface=draw(st.sampled_from(SURFACES)),
             routine_id=draw(st.sampled_from(ROUTINES)),
+            goal_id=draw(st.sampled_from((None, "green"))),
             started_at=draw(moments),
         )
         story.starts[run_id] = start

@@ -1,4 +1,4 @@
-"""A routine may have a cap of its own per month; its channel says so."""
+"""A routine may have a cap of its own per month; every order of it and of goals ends alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.channel import RoutineChanged
+from contracts.channel import GoalStarted, RoutineChanged
 from contracts.types import CapMode, Surface
 from tests.admission_checker import Checker
 from tests.factories import Feed, agent, organization, started
@@ -37,6 +37,20 @@ def routine(revision: int = 1, cap: int | None = USD, **changes) -> RoutineChang
         "config_revision": revision,
     }
     return RoutineChanged(**(values | changes))
+
+
+def goal(budget: int | None = USD, **changes) -> GoalStarted:
+    values = {
+        "goal_id": "green",
+        "project_id": "project-1",
+        "session_id": "session-1",
+        "agent_id": "coder",
+        "user_id": "ana",
+        "goal": "Every test is green.",
+        "turns_max": 20,
+        "budget_nanousd": budget,
+    }
+    return GoalStarted(**(values | changes))
 
 
 def scheduled(run_id: str, routine_id: str | None = "daily", **changes):
@@ -112,12 +126,13 @@ async def test_strict_holds_under_it_before_the_start_and_notes_a_lower_cap(
 
 @st.composite
 def stories(draw):
-    """Roots of routines, their delegates, money, and states of routines, some of one revision."""
+    """Roots of routines and goals, their delegates, money, and caps that change."""
     runs = []
     for number in range(draw(st.integers(1, 4))):
         parent = draw(st.none() | st.integers(0, number - 1)) if number else None
         name = draw(st.sampled_from(("daily", "weekly", None)))
-        runs.append((parent, name, draw(st.sampled_from((Surface.SCHEDULE, Surface.PROACTIVE)))))
+        surface = draw(st.sampled_from((Surface.SCHEDULE, Surface.PROACTIVE)))
+        runs.append((parent, name, surface, draw(st.sampled_from(("green", None)))))
     spent = draw(
         st.lists(
             st.tuples(st.integers(0, len(runs) - 1), st.integers(1, 90)), min_size=1, max_size=5
@@ -129,29 +144,33 @@ def stories(draw):
             st.tuples(st.sampled_from(("daily", "weekly")), st.integers(1, 3), caps), max_size=6
         )
     )
-    return runs, spent, states
+    return runs, spent, states, draw(st.lists(caps, max_size=3))
 
 
-def said_in(story) -> tuple[list, dict[str, int]]:
-    """What is said, and what it comes to by routine."""
-    runs, spent, states = story
+def said_in(story) -> tuple[list, dict[tuple[str, str], int]]:
+    """What is said, and what it comes to by routine and goal."""
+    runs, spent, states, budgets = story
     roots: list[int] = []
     said: list = []
-    for number, (parent, name, surface) in enumerate(runs):
+    for number, (parent, name, surface, goal_id) in enumerate(runs):
         roots.append(number if parent is None else roots[parent])
         parent_id = None if parent is None else f"r{parent}"
         named = {"root_run_id": f"r{roots[-1]}", "parent_run_id": parent_id}
-        said.append(scheduled(f"r{number}", name, surface=surface, user_id="ana", **named))
-    months: dict[str, int] = {}
+        named |= {"surface": surface, "user_id": "ana", "goal_id": goal_id}
+        said.append(scheduled(f"r{number}", name, **named))
+    sums: dict[tuple[str, str], int] = {}
     for number, (run, cents) in enumerate(spent):
         said.append(paid(f"q{number}", f"{cents / 100:.2f}", f"r{run}"))
-        name = runs[roots[run]][1]
-        if name is not None:
-            months[name] = months.get(name, 0) + cents * CENT
+        _, name, _, goal_id = runs[roots[run]]
+        for key in (("routine", name), ("goal", goal_id)):
+            if key[1] is not None:
+                sums[key] = sums.get(key, 0) + cents * CENT
     for name, revision, cents in states:
         cap = None if cents is None else cents * CENT
         said.append(routine(revision, cap, routine_id=name, name=name.title()))
-    return said, months
+    for number, cents in enumerate(budgets):
+        said.append(goal(None if cents is None else cents * CENT, turns_max=number + 1))
+    return said, sums
 
 
 async def books_of(room: LedgerRoom, org: str):
@@ -165,7 +184,8 @@ async def books_of(room: LedgerRoom, org: str):
         "ORDER BY routine_id",
         org,
     )
-    return [tuple(row) for row in months], [tuple(row) for row in states]
+    budgets = await room.rows("SELECT budget_nanousd FROM goal WHERE org = $1", org)
+    return [[tuple(row) for row in rows] for rows in (months, states, budgets)]
 
 
 @settings(
@@ -182,7 +202,7 @@ async def test_every_order_leaves_the_same_months_and_caps(room: LedgerRoom, sto
         org, feed = f"org-{next(ORGS)}", Feed()
         strict = organization(cap_mode=CapMode.STRICT, proactive_limit_nanousd=50 * CENT)
         await room.hear([feed.directory(strict, org, org=org)])
-        said, months = said_in(story)
+        said, sums = said_in(story)
         events = [feed.channel(data, org=org) for data in said]
         if shuffled:
             events += chance.choices(events, k=len(events) // 2)
@@ -194,8 +214,9 @@ async def test_every_order_leaves_the_same_months_and_caps(room: LedgerRoom, sto
             await checker.look()
             events = events[cut:]
         books.append(await books_of(room, org))
-        counted = {row[1]: int(row[3]) for row in books[-1][0] if row[0] == "routine"}
-        assert counted == months
+        scopes = ("routine", "goal")
+        counted = {row[:2]: int(row[3]) for row in books[-1][0] if row[0] in scopes}
+        assert counted == sums
         await room.rows("DELETE FROM inbox WHERE org = $1", org)
         await room.hear(whole)
         assert await books_of(room, org) == books[-1], "a replay changes nothing"

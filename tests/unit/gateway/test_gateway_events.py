@@ -248,3 +248,36 @@ def test_a_wrong_report_of_ingestion_has_one_clear_answer(item: object, reason: 
 
 def test_old_ingestion_of_a_channel_with_backfill_is_taken() -> None:
     assert stamp(ingestion(at(hours=-1_000)), IMPORTER, now=NOW).event_id == "i"
+
+
+STATES = {
+    "goal_started": {
+        "goal_id": "g",
+        "project_id": "p",
+        "session_id": "s",
+        "agent_id": "coder",
+        "user_id": "ana",
+        "goal": "Every test is green.",
+        "turns_max": 3,
+    },
+    "routine_changed": {
+        "routine_id": "r",
+        "kind": "schedule",
+        "name": "Daily",
+        "owner_user_id": "ana",
+        "agent_id": "coder",
+        "state": "active",
+        "notification_channels": None,
+        "failures_max": None,
+        "result_mode": "report",
+        "config_revision": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_that_tells_of_no_instant_needs_the_time_of_its_event(name: str) -> None:
+    item = {"id": "e", "type": f"rienda.{name}.v1", "data": STATES[name]}
+    assert refusal(item) == "invalid_field"
+    assert refusal({**item, "time": at(minutes=6)}) == "time_in_future"
+    assert stamp({**item, "time": at()}, PUBLISHER, now=NOW).event_id == "e"

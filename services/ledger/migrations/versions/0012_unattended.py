@@ -1,4 +1,4 @@
-"""What is counted of work that nobody waits for, by person and routine.
+"""What is counted of work that nobody waits for, by person, routine and goal.
 
 Revision ID: ledger_0012
 Revises: ledger_0011
