@@ -151,7 +151,7 @@ _NAMED = f"""
         WHEN r.run_id IS NULL AND s.root_run_id <> s.run_id THEN s.root_run_id END
 """
 
-_BOUND = f"""
+_BOUND = """
     WITH t AS MATERIALIZED (
         SELECT *
         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
@@ -173,6 +173,15 @@ _BOUND = f"""
         FROM t JOIN department_member m ON m.org = t.org AND m.user_id = t.user_id
         JOIN department d ON d.org = m.org AND d.department_id = m.department_id
         WHERE d.monthly_nanousd IS NOT NULL AND d.removed_revision < d.changed_revision
+        {unattended}
+    )
+    SELECT c.place, c.scope, c.id, c.label, c.limit_nanousd, c.revision, c.since, c.until,
+        c.a_minute, m.cost_nanousd, m.unpriced_count, m.late_nanousd
+    FROM capped c LEFT JOIN month_spend m
+        ON m.org = c.org AND m.scope = c.scope AND m.scope_id = c.id AND m.month = c.month
+"""
+
+_UNATTENDED = f"""
         UNION ALL
         SELECT t.place, t.org, t.month, 'person', t.person_id, coalesce(p.name, t.person_id),
             coalesce(o.proactive_limit_nanousd, {PROACTIVE_LIMIT_NANOUSD}), o.cap_revision,
@@ -189,17 +198,18 @@ _BOUND = f"""
         SELECT t.place, t.org, '', 'goal', g.goal_id, g.goal_id, g.budget_nanousd, NULL, NULL,
             NULL, NULL
         FROM t JOIN goal g ON g.org = t.org AND g.goal_id = t.goal_id
-    )
-    SELECT c.place, c.scope, c.id, c.label, c.limit_nanousd, c.revision, c.since, c.until,
-        c.a_minute, m.cost_nanousd, m.unpriced_count, m.late_nanousd
-    FROM capped c LEFT JOIN month_spend m
-        ON m.org = c.org AND m.scope = c.scope AND m.scope_id = c.id AND m.month = c.month
 """
+"""Read only where somebody's budgets of unattended work may bind: most questions have none."""
 
-_NAMED_AND_BOUND = f"""
-    WITH named AS ({_NAMED}), bound AS ({_BOUND})
-    SELECT * FROM named FULL JOIN bound ON FALSE
-"""
+
+_BOUND_BY = {each: _BOUND.format(unattended=_UNATTENDED if each else "") for each in (False, True)}
+_NAMED_AND_BOUND_BY = {
+    each: f"""
+        WITH named AS ({_NAMED}), bound AS ({bound})
+        SELECT * FROM named FULL JOIN bound ON FALSE
+    """
+    for each, bound in _BOUND_BY.items()
+}
 """Neither half has to do with the other: they share a round trip, an eighth of an answer's time."""
 
 
@@ -207,7 +217,12 @@ def known_statement(
     asked: Sequence[Named], bearers: Sequence[Bearer]
 ) -> tuple[str, list[list[str | None]]]:
     """What `load_known` asks the server, and with which values: columns of bearers, then names."""
-    return _NAMED_AND_BOUND, [*_columns(Bearer, bearers), *_columns(Named, asked)]
+    statement = _NAMED_AND_BOUND_BY[_is_any_unattended(bearers)]
+    return statement, [*_columns(Bearer, bearers), *_columns(Named, asked)]
+
+
+def _is_any_unattended(bearers: Sequence[Bearer]) -> bool:
+    return any(each.person_id or each.routine_id or each.goal_id for each in bearers)
 
 
 def _columns(
@@ -237,7 +252,9 @@ async def load_binding(
 ) -> dict[Bearer, Binding]:
     """The caps over these bearers; a removed department binds nobody."""
     ordered = list(bearers)
-    rows = await connection.fetch(_BOUND, *_columns(Bearer, ordered))
+    rows = await connection.fetch(
+        _BOUND_BY[_is_any_unattended(ordered)], *_columns(Bearer, ordered)
+    )
     found = {bearer: Binding() for bearer in ordered}
     for row in rows:
         _read_bound(row, ordered, found)
