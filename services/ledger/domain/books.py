@@ -14,6 +14,7 @@ from typing import NamedTuple
 from contracts.types import RunChangeReason
 from services.ledger.domain.amounts import NOTHING, Amount
 from services.ledger.domain.departments import Interval, PersonKey, departments_of
+from services.ledger.domain.holds import NO_MONTH
 from services.ledger.domain.life import reason_of, settle
 from services.ledger.domain.merging import Draft, Line
 from services.ledger.domain.runs import Run, agents_of, saw_sign, showed_sign, shows_itself
@@ -21,7 +22,6 @@ from services.ledger.domain.unattended import goal_of, person_of, routine_of
 
 MONTHLESS = frozenset({"goal"})
 """Scopes whose entries are one sum, whatever their month."""
-NO_MONTH = ""
 MISSING_DELEGATE = "missing_delegate"
 """Kind of the line that counts delegates whose spend nobody reported."""
 RunKey = tuple[str, str]

@@ -29,8 +29,8 @@ GRACE: Final = timedelta(seconds=60)
 """For the report to arrive after the request's own time has passed."""
 HELD_MAX: Final = timedelta(hours=25)
 """However alive its run is, no hold is older: the longest timeout and an hour."""
-RUN_MONTH: Final = ""
-"""The month of a run's own cap, which has none; and of a goal's."""
+NO_MONTH: Final = ""
+"""The month of what has none: a run's own cap, a goal's sum."""
 CapKey = tuple[str, str, str, str]
 """Organization, scope, id in it, month."""
 
@@ -57,7 +57,7 @@ class Decided:
 
 def key_of(org: str, cap: Cap) -> CapKey:
     """The row that a cap is decided under."""
-    return (org, cap.scope, cap.id, cap.month or RUN_MONTH)
+    return (org, cap.scope, cap.id, cap.month or NO_MONTH)
 
 
 def decide_strict(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from contracts.holds import OverrunCause
 from services.ledger.domain.amounts import NOTHING
 from services.ledger.domain.books import MONTHLESS, Books, RunKey
-from services.ledger.domain.holds import RUN_MONTH, CapKey, Paid, cause_of
+from services.ledger.domain.holds import NO_MONTH, CapKey, Paid, cause_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def risen_runs(moved: Moved) -> dict[CapKey, int]:
 
 def run_cap(key: RunKey) -> CapKey:
     """The row that a run's own cap is decided under."""
-    return (key[0], "run", key[1], RUN_MONTH)
+    return (key[0], "run", key[1], NO_MONTH)
 
 
 def _has_risen(moved: Moved, key: RunKey) -> bool:

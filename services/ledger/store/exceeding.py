@@ -15,8 +15,8 @@ from uuid_utils.compat import uuid7
 
 from contracts.holds import OverrunCause, OverrunNoted
 from contracts.types import CapMode
-from services.ledger.domain.books import MONTHLESS, NO_MONTH
-from services.ledger.domain.holds import CapKey, excess
+from services.ledger.domain.books import MONTHLESS
+from services.ledger.domain.holds import NO_MONTH, CapKey, excess
 from services.ledger.domain.months import month_of
 from services.ledger.domain.overruns import Moved, risen_months, risen_runs, run_cap
 from services.ledger.store import caps, holds, notices, overruns

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from services.ledger.domain.holds import RUN_MONTH, CapKey
+from services.ledger.domain.holds import NO_MONTH, CapKey
 
 if TYPE_CHECKING:
     from contracts.holds import HoldState
@@ -310,7 +310,7 @@ def _hold(row: Any) -> Hold:
         amount_nanousd=row["amount_nanousd"],
         output_tokens_max=row["output_tokens_max"],
         caps=tuple(
-            (row["org"], scope, scope_id, RUN_MONTH if scope in ("run", "goal") else month)
+            (row["org"], scope, scope_id, NO_MONTH if scope in ("run", "goal") else month)
             for scope, scope_id in zip(row["scopes"], row["scope_ids"], strict=True)
         ),
         month=month,
